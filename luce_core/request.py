@@ -73,7 +73,10 @@ class RequestTimes:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One choice of one client call. The scheduler owns it; engines and sampler only read it."""
+    """One choice of one client call. The scheduler owns it; engines and sampler only read it.
+
+    `ended_in` is the state that `finish` was reached from.
+    """
 
     id: int
     prompt: tuple[int, ...]
@@ -85,6 +88,7 @@ class Request:
     slot: Slot | None = None
     generated: list[int] = field(default_factory=list)
     finish: FinishReason | None = None
+    ended_in: State | None = None
     error: str | None = None
     proposed: int = 0
     accepted: int = 0
