@@ -13,7 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, ValidationError, create_model, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     CliPositionalArg,
@@ -26,6 +33,15 @@ from pydantic_settings import (
 from luce_core.errors import ConfigError, PluginError
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
+
+
+def _only_zero(value: int) -> int:
+    if value != 0:
+        raise ValueError("only 0 is accepted, since luce does not have this yet")
+    return value
+
+
+Absent = Annotated[int, AfterValidator(_only_zero)]
 Words = Annotated[tuple[str, ...], NoDecode]
 
 ENV_PREFIX = "LUCE_"
@@ -63,9 +79,9 @@ class Settings(BaseSettings):
     cache_type_k: CacheType = Field("f16", description="type of cached keys")
     cache_type_v: CacheType = Field("f16", description="type of cached values")
     paged_attention: bool = Field(True, description="always on; there is no other mode")
-    fa_window: Literal[0] = Field(0, description="attention window: only 0 (all) exists")
-    prefix_cache_slots: Literal[0] = Field(0, description="prefix cache: only 0 (none) exists")
-    prefill_cache_slots: Literal[0] = Field(0, description="prefill cache: only 0 (none) exists")
+    fa_window: Absent = Field(0, description="attention window: only 0 (all) exists")
+    prefix_cache_slots: Absent = Field(0, description="prefix cache: only 0 (none) exists")
+    prefill_cache_slots: Absent = Field(0, description="prefill cache: only 0 (none) exists")
     disk_prefix_cache: Literal["off"] = Field("off", description="disk cache: only off exists")
 
     # -- scheduling
@@ -277,5 +293,6 @@ def describe(error: ValidationError) -> str:
         elif item["type"] == "extra_forbidden":
             lines.append(f"{name}: unknown setting")
         else:
-            lines.append(f"{name}: {item['msg']}, got {item['input']!r}")
+            problem = item["msg"].removeprefix("Value error, ")
+            lines.append(f"{name}: {problem}, got {item['input']!r}")
     return "\n".join(lines)

@@ -20,6 +20,10 @@ class Inbox:
             self._commands.append(command)
             self._arrived.notify()
 
+    @property
+    def has_commands(self) -> bool:
+        return bool(self._commands)
+
     def drain(self, wait_s: float | None) -> list[Command]:
         """All commands so far; if there is none, wait up to `wait_s` seconds (None: for ever)."""
         commands = self._commands
