@@ -76,6 +76,11 @@ class Hub:
         return len(self._streams) + self._reserved
 
     @property
+    def open_readers(self) -> int:
+        """Streams whose handler has not released them yet."""
+        return len(self._readers)
+
+    @property
     def unread_bytes(self) -> int:
         return sum(stream.unread_bytes for stream in self._readers.values())
 
