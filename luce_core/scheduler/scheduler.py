@@ -246,6 +246,11 @@ class Scheduler:
     def _newest_live(self) -> Request | None:
         return max(self._by_slot.values(), key=lambda request: request.id, default=None)
 
+    def preempt_newest(self) -> None:
+        """Preempt the newest request that holds a slot, if there is one; between steps only."""
+        if (newest := self._newest_live()) is not None:
+            self._preempt(newest)
+
     def _preempt(self, request: Request) -> None:
         """Back to the front of the queue; rebuilt later from prompt + generated tokens."""
         log.info("request %d is preempted at %d tokens", request.id, request.total_tokens)
