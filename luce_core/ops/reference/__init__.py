@@ -1,0 +1,1 @@
+"""Torch references: what each core op means. One file per op, each with its `SPEC`."""

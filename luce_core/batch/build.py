@@ -1,0 +1,196 @@
+"""From a plan to a packed batch: host arithmetic in persistent buffers, then one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from luce_core.batch.packed import PackedBatch
+from luce_core.errors import StepFault
+from luce_core.plan import StepPlan
+
+if TYPE_CHECKING:
+    from luce_core.kv.slot_table import Slot
+
+_NO_DRAFTS: Mapping[int, Sequence[int]] = MappingProxyType({})
+
+
+class BatchBuffers:
+    """Persistent index tensors for steps of at most `max_rows` rows in `max_slots` segments.
+
+    A slot has at most `max_blocks` blocks; `null_block` and `null_slot` are one past the last real
+    ones. Host and device hold one int32 array each, cut into fields at fixed offsets, so that a
+    step needs one copy and a captured graph finds each field where it was. On a CPU both are the
+    same memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_rows: int,
+        max_slots: int,
+        max_blocks: int,
+        null_block: int,
+        null_slot: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.max_rows = max_rows
+        self.max_slots = max_slots
+        self.max_blocks = max_blocks
+        self.null_block = null_block
+        self.null_slot = null_slot
+        self.device = torch.device(device)
+        sizes = {
+            "token_ids": max_rows,
+            "positions": max_rows,
+            "kv_rows": max_rows,
+            "logit_rows": max_rows,
+            "cu_seqlens": max_slots + 1,
+            "cu_logits": max_slots + 1,
+            "slot_ids": max_slots,
+            "context_lens": max_slots,
+            "block_tables": max_slots * max_blocks,
+        }
+        total = sum(sizes.values())
+        on_cpu = self.device.type == "cpu"
+        self._host_all = torch.zeros(total, dtype=torch.int32, pin_memory=not on_cpu)
+        self._device_all = (
+            self._host_all if on_cpu else torch.zeros(total, dtype=torch.int32, device=self.device)
+        )
+        self.host: dict[str, NDArray[np.int32]] = {}
+        self._fields: dict[str, Tensor] = {}
+        start = 0
+        for name, size in sizes.items():
+            self.host[name] = self._host_all[start : start + size].numpy()
+            self._fields[name] = self._device_all[start : start + size]
+            start += size
+        self.host["block_tables"] = self.host["block_tables"].reshape(max_slots, max_blocks)
+        self._fields["block_tables"] = self._fields["block_tables"].view(max_slots, max_blocks)
+
+    def upload(self) -> dict[str, Tensor]:
+        """Copy the host fields to the device; the full-size device fields."""
+        if self._device_all is not self._host_all:
+            self._device_all.copy_(self._host_all)
+        return self._fields
+
+
+def pack(
+    plan: StepPlan,
+    slots: Mapping[int, Slot],
+    buffers: BatchBuffers,
+    drafts: Mapping[int, Sequence[int]] = _NO_DRAFTS,
+    *,
+    null_segments: int = 0,
+) -> PackedBatch:
+    """The batch of one plan; engine thread only, valid until the next call on these buffers.
+
+    A decode row becomes a segment of 1 + len(drafts[slot_id]) rows with logits on all; a prefill
+    slice has logits on its last row if it is the prompt's last slice. `null_segments` appends
+    one-row decode segments on the null slot and block, to reach the row count of a captured graph.
+    StepFault if the step exceeds the buffers or a slot's blocks.
+    """
+    tokens: list[int] = []
+    starts: list[int] = [0]
+    slot_ids: list[int] = []
+    first_positions: list[int] = []
+    logit_rows: list[int] = []
+    logit_starts: list[int] = [0]
+    for piece in plan.prefill:
+        slot_ids.append(piece.slot_id)
+        first_positions.append(piece.start)
+        tokens.extend(piece.tokens)
+        starts.append(len(tokens))
+        if piece.is_last:
+            logit_rows.append(len(tokens) - 1)
+        logit_starts.append(len(logit_rows))
+    prefill_rows = len(tokens)
+    for row in plan.decode:
+        slot_ids.append(row.slot_id)
+        first_positions.append(row.position)
+        tokens.append(row.token)
+        tokens.extend(drafts.get(row.slot_id, ()))
+        logit_rows.extend(range(starts[-1], len(tokens)))
+        starts.append(len(tokens))
+        logit_starts.append(len(logit_rows))
+    real_segments = len(slot_ids)
+    for _ in range(null_segments):
+        slot_ids.append(buffers.null_slot)
+        first_positions.append(0)
+        logit_rows.append(len(tokens))
+        tokens.append(0)
+        starts.append(len(tokens))
+        logit_starts.append(len(logit_rows))
+
+    rows, segments, logits = len(tokens), len(slot_ids), len(logit_rows)
+    if rows > buffers.max_rows or segments > buffers.max_slots:
+        raise StepFault(
+            f"a step of {rows} rows in {segments} segments does not fit buffers for "
+            f"{buffers.max_rows} rows in {buffers.max_slots} segments"
+        )
+    host = buffers.host
+    host["token_ids"][:rows] = tokens
+    host["cu_seqlens"][: segments + 1] = starts
+    host["slot_ids"][:segments] = slot_ids
+    host["context_lens"][:segments] = first_positions
+    host["logit_rows"][:logits] = logit_rows
+    host["cu_logits"][: segments + 1] = logit_starts
+
+    max_query, max_context, block_size = 0, 0, 1
+    tables = host["block_tables"]
+    for segment in range(real_segments):
+        count = starts[segment + 1] - starts[segment]
+        length = first_positions[segment] + count
+        max_query = max(max_query, count)
+        max_context = max(max_context, length)
+        table = slots[slot_ids[segment]].table
+        block_size = table.block_size
+        used = -(-length // block_size)
+        if used > len(table.blocks) or used > buffers.max_blocks:
+            raise StepFault(
+                f"slot {slot_ids[segment]}: {length} tokens need {used} blocks, it holds "
+                f"{len(table.blocks)} and the buffers take {buffers.max_blocks}"
+            )
+        line = tables[segment]
+        line[:used] = table.blocks[:used]
+        line[used:] = buffers.null_block
+    if null_segments:
+        tables[real_segments:segments] = buffers.null_block
+        max_query, max_context = max(max_query, 1), max(max_context, 1)
+
+    positions, kv_rows = host["positions"][:rows], host["kv_rows"][:rows]
+    if rows == segments:
+        positions[:] = first_positions
+        owner = np.arange(rows)
+    else:
+        counts = np.diff(starts)
+        owner = np.repeat(np.arange(segments), counts)
+        shift = np.subtract(first_positions, starts[:-1])
+        positions[:] = np.arange(rows) + np.repeat(shift, counts)
+    index, offset = np.divmod(positions, np.int32(block_size))
+    kv_rows[:] = tables[owner, index] * np.int32(block_size) + offset
+
+    device = buffers.upload()
+    return PackedBatch(
+        token_ids=device["token_ids"][:rows],
+        positions=device["positions"][:rows],
+        cu_seqlens=device["cu_seqlens"][: segments + 1],
+        slot_ids=device["slot_ids"][:segments],
+        context_lens=device["context_lens"][:segments],
+        block_tables=device["block_tables"][:segments],
+        kv_rows=device["kv_rows"][:rows],
+        logit_rows=device["logit_rows"][:logits],
+        cu_logits=device["cu_logits"][: segments + 1],
+        rows=rows,
+        segments=segments,
+        logits=logits,
+        num_prefill=len(plan.prefill),
+        prefill_rows=prefill_rows,
+        max_query=max_query,
+        max_context=max_context,
+    )

@@ -1,0 +1,19 @@
+"""The console that commands print to: output can never raise, whatever the locale."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+from rich.console import Console
+
+# Tables that are piped into a file keep their columns.
+_PIPED_COLUMNS = 120
+
+
+def make_console() -> Console:
+    """Console on stdout; characters that its encoding lacks are escaped instead of failing."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    width = None if sys.stdout.isatty() else _PIPED_COLUMNS
+    return Console(width=width, highlight=False)

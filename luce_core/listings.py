@@ -1,0 +1,47 @@
+"""The tables of `luce plugins` and `luce ops`."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+
+from luce_core.ops.registry import REFERENCE, OpRegistry
+from luce_core.plugin_manager import Plugins
+
+
+def plugins_table(plugins: Plugins) -> Group:
+    """Installed plugins with version and hooks, their engines, and what failed to load."""
+    engines = Table("engine", "architectures", "takes", title="engines", title_justify="left")
+    for spec in plugins.engines().values():
+        engines.add_row(spec.name, ", ".join(spec.architectures), ", ".join(sorted(spec.accepts)))
+    table = Table("plugin", "version", "hooks", title="plugins", title_justify="left")
+    for plugin in plugins.loaded:
+        table.add_row(plugin.name, plugin.version, ", ".join(plugin.hooks))
+    for failure in plugins.failures:
+        table.add_row(failure.name, failure.version, f"[red]failed:[/] {failure.error}")
+    return Group(table, engines)
+
+
+def ops_table(registry: OpRegistry) -> Group:
+    """Every op with its kernels, best first, and their declared invariance."""
+    table = Table("op", "provider", "device", "invariant", "what it does")
+    for name in sorted(registry.specs):
+        spec = registry.spec(name)
+        for number, kernel in enumerate(registry.kernels(name)):
+            levels = [
+                level
+                for level, declared in (
+                    ("rows", kernel.row_invariant),
+                    ("splits", kernel.split_invariant),
+                )
+                if declared
+            ]
+            table.add_row(
+                name if number == 0 else "",
+                kernel.provider,
+                "any" if kernel.provider == REFERENCE else kernel.device,
+                ", ".join(levels),
+                spec.doc if number == 0 else "",
+            )
+    failures = [f"[red]{name} failed:[/] {error}" for name, error in registry.failures.items()]
+    return Group(table, *failures)

@@ -1,0 +1,41 @@
+"""The ops that two or more engines share."""
+
+from __future__ import annotations
+
+from luce_core.ops.reference import (
+    add,
+    argmax,
+    embedding_rows,
+    gather_rows,
+    kv_write,
+    paged_attention,
+    quant_matmul,
+    rms_norm,
+    rope,
+    swiglu,
+)
+from luce_core.ops.registry import OpRegistry
+
+CORE_OPS = tuple(
+    module.SPEC
+    for module in (
+        embedding_rows,
+        rms_norm,
+        quant_matmul,
+        rope,
+        kv_write,
+        paged_attention,
+        swiglu,
+        add,
+        gather_rows,
+        argmax,
+    )
+)
+
+
+def core_registry() -> OpRegistry:
+    """A registry with the core's ops and their references; plugins add to it."""
+    registry = OpRegistry()
+    for spec in CORE_OPS:
+        registry.register_op(spec)
+    return registry

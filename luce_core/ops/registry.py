@@ -1,0 +1,320 @@
+"""Which kernels there are, and which one an op is bound to. Nothing is looked up after load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from luce_core.device import KINDS, Device
+from luce_core.errors import ConfigError, PluginError
+from luce_core.ops.bound import Binding, BoundOp
+from luce_core.ops.spec import OpSpec
+from luce_core.weights.quant_types import QuantTensor
+
+REFERENCE = "reference"
+ANY_DEVICE = "any"
+EVERY_OP = "*"
+
+NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
+
+
+def accept_all(facts: Mapping[str, Any]) -> bool:
+    return True
+
+
+def float32_weight(weight: Any, device: torch.device) -> Any:
+    """The usual `prepare`: dequantised once to float32 on the device; None stays None."""
+    if isinstance(weight, QuantTensor):
+        weight = weight.dequantize()
+    return weight.to(device, torch.float32) if isinstance(weight, Tensor) else weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One function that a provider offers for an op, and when it may be used."""
+
+    op: str
+    fn: Callable[..., None]
+    provider: str
+    device: str = ANY_DEVICE
+    dtypes: frozenset[torch.dtype] = frozenset()
+    arch: frozenset[str] = frozenset()
+    priority: int = 0
+    accepts: Callable[[Mapping[str, Any]], bool] = accept_all
+    prepare: Callable[[Any, torch.device], Any] = float32_weight
+    row_invariant: bool = False
+    split_invariant: bool = False
+    recordable: bool = True
+
+    def fits(self, device: Device, arch: str, dtype: torch.dtype) -> bool:
+        """Whether it runs on this device at this activation dtype, whatever the facts."""
+        return (
+            self.device in (ANY_DEVICE, device.kind)
+            and (not self.dtypes or dtype in self.dtypes)
+            and (not self.arch or arch in self.arch)
+        )
+
+
+class OpRegistry:
+    """All ops and kernels of the process; plugins fill it through hooks before any engine loads."""
+
+    def __init__(self) -> None:
+        self._specs: dict[str, OpSpec] = {}
+        self._kernels: dict[str, list[Kernel]] = {}
+        self._failures: dict[str, Exception] = {}
+
+    @property
+    def specs(self) -> Mapping[str, OpSpec]:
+        return MappingProxyType(self._specs)
+
+    @property
+    def failures(self) -> Mapping[str, Exception]:
+        """Providers that could not be imported, with what they raised."""
+        return MappingProxyType(self._failures)
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Names that an override may use."""
+        found = {kernel.provider for kernels in self._kernels.values() for kernel in kernels}
+        return tuple(sorted(found))
+
+    def kernels(self, op: str) -> tuple[Kernel, ...]:
+        """The kernels of an op, best first, the reference last."""
+        self.spec(op)
+        return tuple(sorted(self._kernels[op], key=_rank))
+
+    def spec(self, op: str) -> OpSpec:
+        """The op, or ConfigError that lists the known ones."""
+        if op not in self._specs:
+            raise ConfigError(f"unknown op {op!r}: known ops are {', '.join(sorted(self._specs))}")
+        return self._specs[op]
+
+    def register_op(self, spec: OpSpec) -> None:
+        """Add an op with its reference. Two ops of one name are a PluginError."""
+        if spec.name in self._specs:
+            raise PluginError(f"op {spec.name!r} is registered twice")
+        self._specs[spec.name] = spec
+        self._kernels[spec.name] = [
+            Kernel(
+                op=spec.name,
+                fn=spec.reference,
+                provider=REFERENCE,
+                prepare=spec.prepare or float32_weight,
+                row_invariant=spec.row_invariant,
+                split_invariant=spec.split_invariant,
+                recordable=spec.recordable,
+            )
+        ]
+
+    def register_kernel(
+        self,
+        op: str,
+        fn: Callable[..., None],
+        *,
+        device: str,
+        dtypes: Iterable[torch.dtype],
+        arch: Iterable[str] = (),
+        priority: int = 0,
+        accepts: Callable[[Mapping[str, Any]], bool] = accept_all,
+        prepare: Callable[[Any, torch.device], Any] = float32_weight,
+        row_invariant: bool = False,
+        split_invariant: bool = False,
+        recordable: bool = True,
+        provider: str | None = None,
+    ) -> None:
+        """Offer a kernel for an op.
+
+        `device` is cpu, cuda, hip or any; no `dtypes` means every one; `arch` limits it to device
+        architectures (`gfx1201`, `sm_90`); of those that fit, the highest `priority` wins, then
+        the first registered.
+        `accepts(facts)` sees the op's facts and never a tensor. `prepare(weight, device)` makes
+        what the kernel gets as the op's first weight; other weights come as float32 on the device.
+        `provider` defaults to the function's top package.
+        """
+        if op not in self._specs:
+            known = ", ".join(sorted(self._specs))
+            raise PluginError(f"kernel for unknown op {op!r}: known ops are {known}")
+        if device not in (*KINDS, ANY_DEVICE):
+            kinds = ", ".join((*KINDS, ANY_DEVICE))
+            raise PluginError(f"kernel for {op}: device {device!r} is not one of {kinds}")
+        name = provider or str(getattr(fn, "__module__", "")).partition(".")[0]
+        if name in ("", REFERENCE, EVERY_OP):
+            raise PluginError(f"kernel for {op}: {name!r} cannot be a provider's name")
+        self._kernels[op].append(
+            Kernel(
+                op=op,
+                fn=fn,
+                provider=name,
+                device=device,
+                dtypes=frozenset(dtypes),
+                arch=frozenset(arch),
+                priority=priority,
+                accepts=accepts,
+                prepare=prepare,
+                row_invariant=row_invariant,
+                split_invariant=split_invariant,
+                recordable=recordable,
+            )
+        )
+
+    def note_failure(self, provider: str, error: Exception) -> None:
+        """Keep why a provider cannot be used; automatic choice goes on without it."""
+        self._failures[provider] = error
+
+    def binder(
+        self, device: Device, dtype: torch.dtype, overrides: Mapping[str, str] = NO_OVERRIDES
+    ) -> OpBinder:
+        """What an engine binds with, on one device at one activation dtype.
+
+        `overrides` maps an op to the provider it must use, or `*` to one that is used for every op
+        it offers. Unknown ops and providers are ConfigErrors.
+        """
+        for op, provider in overrides.items():
+            if op != EVERY_OP:
+                self.spec(op)
+            self._check_provider(provider)
+        return OpBinder(self, device, dtype, overrides)
+
+    def _check_provider(self, provider: str) -> None:
+        if provider in self.providers:
+            return
+        if provider in self._failures:
+            raise ConfigError(f"provider {provider!r} failed to load: {self._failures[provider]}")
+        raise ConfigError(f"unknown provider {provider!r}: there are {', '.join(self.providers)}")
+
+
+def _rank(kernel: Kernel) -> tuple[bool, int]:
+    return kernel.provider == REFERENCE, -kernel.priority
+
+
+def device_arch(device: Device) -> str:
+    """`gfx1201`, `sm_90`; empty for a CPU, whose kernels choose at run time."""
+    if device.kind == "cpu":
+        return ""
+    properties = torch.cuda.get_device_properties(device.index)
+    if device.kind == "hip":
+        return str(properties.gcnArchName).partition(":")[0]
+    return f"sm_{properties.major}{properties.minor}"
+
+
+class OpBinder:
+    """Binds ops for one engine at load: override, then priority, then reference."""
+
+    def __init__(
+        self,
+        registry: OpRegistry,
+        device: Device,
+        dtype: torch.dtype,
+        overrides: Mapping[str, str] = NO_OVERRIDES,
+    ) -> None:
+        self.device = torch.device(device.torch_name)
+        self.dtype = dtype
+        self._registry = registry
+        self._device = device
+        self._arch = device_arch(device)
+        self._overrides = dict(overrides)
+        self._bound: list[Binding] = []
+
+    @property
+    def bound(self) -> tuple[Binding, ...]:
+        """Everything bound so far, in order."""
+        return tuple(self._bound)
+
+    def bind(self, op: str, *, weights: tuple[Any, ...] = (), **facts: Any) -> BoundOp:
+        """The op with the best kernel for these facts.
+
+        `weights` are the op's weight arguments: QuantTensor, Tensor or, if optional, None. Each is
+        prepared once, here. ConfigError for an unknown op, a missing or unknown fact, or an
+        override that cannot be honoured.
+        """
+        spec = self._registry.spec(op)
+        complete = MappingProxyType(_complete_facts(spec, facts))
+        _check_weights(spec, weights)
+        kernel = self._choose(spec, complete)
+        bound = BoundOp(
+            spec,
+            kernel,
+            facts=complete,
+            weights=tuple(
+                (kernel.prepare if place == 0 else float32_weight)(weight, self.device)
+                for place, weight in enumerate(weights)
+            ),
+            device=self.device,
+            dtype=self.dtype,
+        )
+        self._bound.append(bound.binding)
+        return bound
+
+    def linear(
+        self,
+        weight: QuantTensor,
+        *,
+        bias: QuantTensor | Tensor | None = None,
+        out_dtype: torch.dtype | None = None,
+    ) -> BoundOp:
+        """A linear layer [T, K] -> [T, N] for a weight [N, K], by its quant type."""
+        n, k = weight.shape
+        return self.bind(
+            "quant_matmul",
+            weights=(weight, bias),
+            qtype=weight.qtype.name,
+            n=n,
+            k=k,
+            out_dtype=out_dtype,
+        )
+
+    def embedding(self, weight: QuantTensor) -> BoundOp:
+        """Rows of a table [N, K] by token id: [T] -> [T, K]."""
+        n, k = weight.shape
+        return self.bind("embedding_rows", weights=(weight,), qtype=weight.qtype.name, n=n, k=k)
+
+    def _choose(self, spec: OpSpec, facts: Mapping[str, Any]) -> Kernel:
+        kernels = self._registry.kernels(spec.name)
+        wanted = self._overrides.get(spec.name)
+        if wanted is None:
+            general = self._overrides.get(EVERY_OP)
+            if any(kernel.provider == general for kernel in kernels):
+                wanted = general
+        for kernel in kernels:
+            if (
+                (wanted is None or kernel.provider == wanted)
+                and kernel.fits(self._device, self._arch, self.dtype)
+                and kernel.accepts(facts)
+            ):
+                return kernel
+        offers = ", ".join(_describe(kernel) for kernel in kernels)
+        raise ConfigError(
+            f"op {spec.name}: provider {wanted!r} has no kernel for {dict(facts)} on "
+            f"{self._device} ({self._arch or 'any arch'}) in {self.dtype}; there are: {offers}"
+        )
+
+
+def _describe(kernel: Kernel) -> str:
+    limits = [kernel.device, *sorted(str(dtype) for dtype in kernel.dtypes), *sorted(kernel.arch)]
+    return f"{kernel.provider} ({' '.join(limits)})"
+
+
+def _complete_facts(spec: OpSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
+    known = (*spec.facts, *spec.optional_facts)
+    for name in facts:
+        if name not in known:
+            raise ConfigError(f"op {spec.name}: unknown fact {name!r}, it knows {list(known)}")
+    missing = [name for name in spec.facts if name not in facts]
+    if missing:
+        raise ConfigError(f"op {spec.name}: missing facts {missing}")
+    return {**spec.optional_facts, **facts}
+
+
+def _check_weights(spec: OpSpec, weights: tuple[Any, ...]) -> None:
+    expected = spec.weight_args
+    if len(weights) != len(expected):
+        names = [arg.name for arg in expected]
+        raise ConfigError(f"op {spec.name}: takes weights {names}, got {len(weights)}")
+    for arg, weight in zip(expected, weights, strict=True):
+        if weight is None and not arg.optional:
+            raise ConfigError(f"op {spec.name}: weight {arg.name} is missing")
