@@ -1,0 +1,127 @@
+"""The `luce` command. Heavy modules are imported by the command that needs them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from luce_core.errors import LuceError
+
+if TYPE_CHECKING:
+    from luce_core.plugin_manager import Plugins
+    from luce_core.settings import Settings
+
+USAGE = """\
+usage: luce COMMAND [options]
+
+Serve a local language model to several users and agents at once.
+
+commands:
+  serve MODEL     load a model and serve the OpenAI API; MODEL is a GGUF file, a folder of
+                  shards, or pkg:package/file
+  check MODEL     run the engine conformance tests on a model
+  plugins         list the installed plugins, their engines and hooks
+  ops             list the ops, and which provider offers kernels for them
+  version         print the version
+
+luce COMMAND --help explains a command.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; the process's exit code. Errors that luce raises become one message."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0 if words else 2
+    command = _COMMANDS.get(words[0])
+    if command is None:
+        print(f"luce: unknown command {words[0]!r}\n\n{USAGE}", end="", file=sys.stderr)
+        return 2
+    try:
+        return command(words[1:])
+    except LuceError as error:
+        print(f"luce {words[0]}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _plugins() -> Plugins:
+    from luce_core.plugin_manager import build_plugin_manager
+    from luce_core.settings import ENV_OF_PLUGINS
+
+    allowed = os.environ.get(ENV_OF_PLUGINS)
+    names = None if allowed is None else [name.strip() for name in allowed.split(",") if name]
+    return build_plugin_manager(names)
+
+
+def _settings(words: Sequence[str], plugins: Plugins, *, program: str) -> Settings:
+    from luce_core.settings import parse_settings, unknown_variables, with_engine_settings
+
+    models = {
+        spec.name: spec.settings for spec in plugins.engines().values() if spec.settings is not None
+    }
+    kind = with_engine_settings(models)
+    settings = parse_settings(words, kind, program=program)
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    for warning in unknown_variables(os.environ, kind):
+        logging.getLogger("luce").warning("%s", warning)
+    return settings
+
+
+def _serve(words: list[str]) -> int:
+    plugins = _plugins()
+    settings = _settings(words, plugins, program="luce serve")
+    from luce_core.console import make_console
+    from luce_core.serve import serve
+
+    return serve(settings, plugins, make_console())
+
+
+def _check(words: list[str]) -> int:
+    plugins = _plugins()
+    settings = _settings(words, plugins, program="luce check")
+    from luce_core.testing.check_model import check_model
+
+    return check_model(settings, plugins)
+
+
+def _list_plugins(words: list[str]) -> int:
+    from luce_core.console import make_console
+    from luce_core.listings import plugins_table
+
+    make_console().print(plugins_table(_plugins()))
+    return 0
+
+
+def _list_ops(words: list[str]) -> int:
+    from luce_core.console import make_console
+    from luce_core.listings import ops_table
+    from luce_core.load import build_registry
+
+    make_console().print(ops_table(build_registry(_plugins())))
+    return 0
+
+
+def _version(words: list[str]) -> int:
+    from importlib.metadata import version
+
+    print(f"luce-core {version('luce-core')}")
+    return 0
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "serve": _serve,
+    "check": _check,
+    "plugins": _list_plugins,
+    "ops": _list_ops,
+    "version": _version,
+    "--version": _version,
+}
