@@ -75,7 +75,8 @@ class RequestTimes:
 class Request:
     """One choice of one client call. The scheduler owns it; engines and sampler only read it.
 
-    `ended_in` is the state that `finish` was reached from.
+    `ended_in` is the state that `finish` was reached from. `error` is for clients: a code, a colon,
+    and a sentence that tells nothing of the inside.
     """
 
     id: int

@@ -163,7 +163,8 @@ class Hub:
                     self._inbox.put(Finish(event.request_id, stream.pipeline.tokens_used))
             except Exception:
                 log.exception("request %d: its text failed", event.request_id)
-                self._abort(stream, "the text of this request could not be produced")
+                self._inbox.put(Cancel(event.request_id))
+                stream.fail("text_failed: the text of this request could not be produced")
             if stream.unread_bytes > self._limits.buffer_bytes:
                 self._abort_slow(stream, "buffer_bytes")
             if event.finish is not None:
@@ -175,12 +176,9 @@ class Hub:
             return
         log.warning("request %d: its client reads too slowly (%s)", stream.request.id, cause)
         self._observer.reader_aborted(cause)
-        self._abort(stream, f"the client did not read fast enough ({cause})")
-
-    def _abort(self, stream: TokenStream, reason: str) -> None:
         if not stream.has_ended:
             self._inbox.put(Cancel(stream.request.id))
-        stream.abort(reason)
+        stream.abort(f"slow_reader: the client did not read fast enough ({cause})")
 
     # -- watch ---------------------------------------------------------------------------------
 

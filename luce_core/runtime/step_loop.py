@@ -13,9 +13,11 @@ from luce_core.request import FinishReason
 from luce_core.runtime.inbox import Inbox
 from luce_core.runtime.snapshot import Snapshot
 from luce_core.runtime.step_trace import StepRecord, StepTrace
-from luce_core.scheduler.scheduler import Scheduler
+from luce_core.scheduler.scheduler import SHUTTING_DOWN, Scheduler
 
 log = logging.getLogger(__name__)
+
+ENGINE_DEAD = "engine_dead: the engine is lost; the server must be restarted"
 
 _SNAPSHOT_EVERY_S = 0.1
 
@@ -65,7 +67,7 @@ class StepLoop:
             self.dead = EngineDead(f"internal error in the step loop: {error}")
         finally:
             reason = FinishReason.ERROR if self.dead else FinishReason.CANCELLED
-            scheduler.end_all(reason, str(self.dead or "the server is shutting down"))
+            scheduler.end_all(reason, ENGINE_DEAD if self.dead else SHUTTING_DOWN)
             self._post(scheduler.take_events())
             self.snapshot = Snapshot.of(scheduler)
             self.working = False
@@ -138,7 +140,8 @@ class StepLoop:
                 if not named:
                     raise StepFault(f"lower_plan blames slots outside the plan: {fault}") from fault
                 log.error("step %d: %s", plan.step, fault)
-                failed.update((slot_id, SlotOutput(error=fault.reason)) for slot_id in named)
+                output = SlotOutput(error=f"slot_fault: {fault.reason}")
+                failed.update(dict.fromkeys(named, output))
                 plan = plan.without(named)
                 if plan.is_empty:
                     return None, plan
@@ -151,5 +154,5 @@ class StepLoop:
             raise EngineDead(
                 f"{self._faults_in_row} steps failed in a row, the last with: {error}"
             ) from error
-        output = SlotOutput(error=f"the engine failed in this step: {type(error).__name__}")
+        output = SlotOutput(error="engine_error: the engine failed in a step of this request")
         return StepResult(dict.fromkeys(plan.slot_ids, output))

@@ -87,6 +87,11 @@ class TokenStream:
             self._close(StreamChunk(EMPTY, event.finish, event.usage, event.error))
         return False
 
+    def fail(self, error: str) -> None:
+        """End the text here with an error that the reader is told."""
+        if self._end is None:
+            self._close(StreamChunk(EMPTY, FinishReason.ERROR, error=error))
+
     def _add(self, delta: TextDelta) -> None:
         if not (delta.content or delta.reasoning or delta.logprobs):
             return

@@ -27,6 +27,8 @@ from luce_core.scheduler.preemption import draft_room, secure_decode_room
 
 log = logging.getLogger(__name__)
 
+SHUTTING_DOWN = "shutting_down: the server is shutting down"
+
 
 class Scheduler:
     """Owns requests, slots and blocks, and alone decides when a request ends.
@@ -129,7 +131,7 @@ class Scheduler:
                 self.draining = True
             case Stop():
                 self.draining = self.stopped = True
-                self.end_all(FinishReason.CANCELLED, "the server is shutting down")
+                self.end_all(FinishReason.CANCELLED, SHUTTING_DOWN)
 
     def _submit(self, request: Request) -> None:
         if not self._requests and self._policy.admission_coalesce_ms > 0:
@@ -165,9 +167,13 @@ class Scheduler:
                 request.times.admitted = self._clock()
             try:
                 self._engine.admit(slot, request)
-            except Exception as error:
+            except Exception:
                 log.exception("request %d: the engine's admit failed", request.id)
-                self._end(request, FinishReason.ERROR, error=f"admission failed: {error}")
+                self._end(
+                    request,
+                    FinishReason.ERROR,
+                    error="admission_failed: the engine could not take this request",
+                )
 
     def _is_coalescing(self) -> bool:
         if self._coalesce_until is None:
@@ -292,9 +298,13 @@ class Scheduler:
     def _commit_prefill(self, request: Request, slot: Slot) -> bool:
         try:
             self._engine.commit_prefill(slot)
-        except Exception as error:
+        except Exception:
             log.exception("request %d: the engine's commit_prefill failed", request.id)
-            self._end(request, FinishReason.ERROR, error=f"prefill failed: {error}")
+            self._end(
+                request,
+                FinishReason.ERROR,
+                error="prefill_failed: the engine failed at the end of the prompt",
+            )
             return False
         slot.phase = Phase.DECODE
         self._decoding = None

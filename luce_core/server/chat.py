@@ -28,6 +28,7 @@ from luce_core.server.state import STATE, serving_of
 from luce_core.server.streaming import StreamedReply
 from luce_core.server.usage import sum_usage, timings_object
 from luce_core.text.prompt import Prompt
+from luce_core.text.stop_strings import StopSet
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
@@ -77,10 +78,11 @@ def render(model: ServedModel, chat: ChatInput) -> Prompt:
 
 def _prepare(model: ServedModel, body: ChatBody) -> ReadyPrompt:
     prompt = render(model, body.chat)
-    stops = body.params.stops
+    stops = StopSet(body.params.stops)
+    min_tokens = body.params.sampling.min_tokens
     return ReadyPrompt(
         tokens=tuple(model.text.tokenizer.encode_prompt(prompt)),
-        pipeline=lambda: model.text.chat_pipeline(prompt, stops),
+        pipeline=lambda: model.text.chat_pipeline(prompt, stops, min_tokens=min_tokens),
         param="messages",
     )
 

@@ -28,6 +28,7 @@ from luce_core.server.served_model import ServedModel
 from luce_core.server.state import STATE, serving_of
 from luce_core.server.streaming import StreamedReply
 from luce_core.server.usage import sum_usage, timings_object
+from luce_core.text.stop_strings import StopSet
 
 _OBJECT = "text_completion"
 
@@ -70,7 +71,8 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
 
 def _prepare(model: ServedModel, body: CompletionBody) -> list[ReadyPrompt]:
     tokenizer = model.text.tokenizer
-    stops = body.params.stops
+    stops = StopSet(body.params.stops)
+    min_tokens = body.params.sampling.min_tokens
     ready = []
     for prompt in body.prompts:
         if isinstance(prompt, str):
@@ -82,7 +84,7 @@ def _prepare(model: ServedModel, body: CompletionBody) -> list[ReadyPrompt]:
         ready.append(
             ReadyPrompt(
                 tokens=tokens,
-                pipeline=lambda: model.text.plain_pipeline(stops),
+                pipeline=lambda: model.text.plain_pipeline(stops, min_tokens=min_tokens),
                 param="prompt",
                 echo=echo if body.echo else "",
             )

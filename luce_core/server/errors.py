@@ -12,7 +12,9 @@ from luce_core.errors import Overloaded, RequestError
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _TYPES[503] = "unavailable_error"
-_CODE_PREFIX = re.compile(r"([a-z][a-z0-9_]{2,40}): ")
+_CODED = re.compile(r"([a-z][a-z0-9_]{2,40}): (.*)", re.DOTALL)
+# Failures that may not happen again elsewhere or later; the others are 500.
+_STATUS = {"admission_failed": 503, "shutting_down": 503, "engine_dead": 503}
 _MAX_REASON_CHARS = 500
 
 JSON = "application/json"
@@ -28,24 +30,12 @@ class GenerationFailed(Exception):
         self.message = message
 
     @classmethod
-    def from_reason(cls, reason: str | None, *, engine_dead: bool) -> GenerationFailed:
-        """What may be told of the reason that the scheduler or the engine gave.
-
-        A row's own reason is passed on; it may begin with a code (`engine_output_invalid: ...`).
-        Text of exceptions is not.
-        """
-        if engine_dead:
-            return cls(503, "engine_dead", "the engine is lost; the server must be restarted")
-        if reason is None or reason.startswith("internal error"):
-            return cls(500, "engine_error", "the engine failed on this request")
-        if reason.startswith("admission failed"):
-            return cls(503, "admission_failed", "the engine could not take this request")
-        if reason.startswith("prefill failed"):
-            return cls(500, "prefill_failed", "the engine failed at the end of the prompt")
-        if "shutting down" in reason:
-            return cls(503, "shutting_down", "the server is shutting down")
-        found = _CODE_PREFIX.match(reason)
-        return cls(500, found[1] if found else "engine_error", reason[:_MAX_REASON_CHARS])
+    def from_reason(cls, reason: str | None) -> GenerationFailed:
+        """What a request's own error says: `code: message`, made for clients."""
+        found = _CODED.fullmatch(reason or "")
+        if found is None:
+            return cls(500, "engine_error", reason or "the engine failed on this request")
+        return cls(_STATUS.get(found[1], 500), found[1], found[2][:_MAX_REASON_CHARS])
 
 
 def error_body(status: int, message: str, *, code: str | None, param: str | None = None) -> bytes:

@@ -142,13 +142,12 @@ def _make_request(
     )
 
 
-def check_end(serving: Serving, chunk: StreamChunk) -> str:
+def check_end(chunk: StreamChunk) -> str:
     """The finish reason for the wire; GenerationFailed if the request did not end well."""
     assert chunk.finish is not None
     if chunk.finish in _ENDS:
         return str(chunk.finish)
-    dead = serving.runtime.loop.dead is not None
-    raise GenerationFailed.from_reason(chunk.error, engine_dead=dead)
+    raise GenerationFailed.from_reason(chunk.error)
 
 
 async def collect(
@@ -183,7 +182,7 @@ async def _collect_one(serving: Serving, choice: Choice, sheet: LogprobSheet | N
         if sheet is not None:
             sheet.add(chunk.delta.logprobs)
         if chunk.finish is not None:
-            finish = check_end(serving, chunk)
+            finish = check_end(chunk)
             assert chunk.usage is not None
             serving.runtime.hub.release(stream)
             logprobs = None if sheet is None else sheet.value

@@ -109,7 +109,7 @@ class StreamedReply:
                 continue
             if events and chunk.error is not None:
                 await out.write(events)
-            finish = check_end(self._serving, chunk)
+            finish = check_end(chunk)
             assert chunk.usage is not None
             self._usages[position] = chunk.usage
             delta = chunk.delta

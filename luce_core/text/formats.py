@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +17,7 @@ from luce_core.text.detokenizer import Detokenizer
 from luce_core.text.output_parser import ParserFactory, plain_parser, think_parser
 from luce_core.text.pipeline import TextPipeline
 from luce_core.text.prompt import Prompt
-from luce_core.text.stop_strings import StopStrings
+from luce_core.text.stop_strings import StopSet, StopStrings
 from luce_core.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 AUTO = "auto"
+NO_STOPS = StopSet()
 _T = TypeVar("_T")
 
 # Chat formats need the model's tokenizer (its control words, BOS, EOS), so plugins offer a maker.
@@ -45,19 +46,22 @@ class ModelText:
     def warnings(self) -> tuple[str, ...]:
         return self.tokenizer.warnings + self.chat_format.warnings
 
-    def chat_pipeline(self, prompt: Prompt, stops: Sequence[str] = ()) -> TextPipeline:
+    def chat_pipeline(
+        self, prompt: Prompt, stops: StopSet = NO_STOPS, *, min_tokens: int = 0
+    ) -> TextPipeline:
         """The pipeline for one choice that answers a rendered chat."""
         parser = self.make_parser(prompt)
         shown = map(self.tokenizer.token_id, parser.tags)
         detokenizer = Detokenizer(self.tokenizer, shown=[i for i in shown if i is not None])
-        return TextPipeline(detokenizer, StopStrings(stops), parser)
+        return TextPipeline(detokenizer, StopStrings(stops), parser, min_tokens=min_tokens)
 
     def plain_pipeline(
-        self, stops: Sequence[str] = (), *, starts_text: bool = False
+        self, stops: StopSet = NO_STOPS, *, min_tokens: int = 0, starts_text: bool = False
     ) -> TextPipeline:
         """The pipeline for a raw completion; `starts_text` if its prompt holds no text."""
         detokenizer = Detokenizer(self.tokenizer, starts_text=starts_text)
-        return TextPipeline(detokenizer, StopStrings(stops), plain_parser(Prompt("")))
+        parser = plain_parser(Prompt(""))
+        return TextPipeline(detokenizer, StopStrings(stops), parser, min_tokens=min_tokens)
 
 
 class TextFormats:

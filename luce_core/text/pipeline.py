@@ -34,18 +34,24 @@ class TextPipeline:
     """One generation's way from ids to text; asyncio thread only.
 
     After a stop string is complete nothing more comes out and nothing more is counted; the string
-    itself is not delivered. `tokens_used` counts all tokens up to the one that completed it.
-    `reasoning_tokens` counts those that arrived while the parser was inside a thinking block,
-    its tags included where they are one token.
+    itself is not delivered. `tokens_used` counts all tokens up to the one that completed it. Text
+    of the first `min_tokens` tokens stops nothing. `reasoning_tokens` counts tokens that arrived
+    while the parser was inside a thinking block, its tags included where they are one token.
     """
 
     def __init__(
-        self, detokenizer: Detokenizer, stop_strings: StopStrings, parser: OutputParser
+        self,
+        detokenizer: Detokenizer,
+        stop_strings: StopStrings,
+        parser: OutputParser,
+        *,
+        min_tokens: int = 0,
     ) -> None:
         self._detokenizer = detokenizer
         self._characters = detokenizer.push
         self._stops = stop_strings
         self._parser = parser
+        self._min_tokens = min_tokens
         self._is_plain = stop_strings.is_empty and isinstance(parser, PlainParser)
         self._produced = 0
         # Entries in token order, each with how much text must be decided before it may go out.
@@ -74,7 +80,9 @@ class TextPipeline:
             text = self._characters(token)
             if text:
                 self._produced += len(text)
-                pieces += self._parser.push(self._stops.push(text))
+                if self.tokens_used >= self._min_tokens:
+                    text = self._stops.push(text)
+                pieces += self._parser.push(text)
             self.tokens_used += 1
             if inside or self._parser.in_reasoning:
                 self.reasoning_tokens += 1

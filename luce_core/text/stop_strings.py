@@ -6,22 +6,62 @@ from collections import deque
 from collections.abc import Sequence
 
 
-class StopStrings:
-    """Lets text through up to the first stop string.
+class StopSet:
+    """The stop strings of a call, compiled once for all its choices; immutable after that.
 
-    The match that is complete earliest wins, so the outcome does not depend on how the text was
-    cut; of two that end at the same character, the longer. Only text that may still become a stop
-    string is held back. Linear in the length of the text (an Aho-Corasick automaton).
+    An Aho-Corasick automaton, so that finding is linear in the length of the text.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._next: list[dict[str, int]] = [{}]
-        self._fail = [0]
-        self._depth = [0]
-        self._match = [0]
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        self.next: list[dict[str, int]] = [{}]
+        self.fail = [0]
+        self.depth = [0]
+        self.match = [0]
         for stop in stops:
             self._add(stop)
         self._link()
+
+    def _add(self, stop: str) -> None:
+        state = 0
+        for char in stop:
+            step = self.next[state].get(char)
+            if step is None:
+                step = len(self.next)
+                self.next[state][char] = step
+                self.next.append({})
+                self.fail.append(0)
+                self.depth.append(self.depth[state] + 1)
+                self.match.append(0)
+            state = step
+        if state:
+            self.match[state] = len(stop)
+
+    def _link(self) -> None:
+        """Failure links, breadth first; a state inherits the match of the suffix it links to."""
+        queue = deque(self.next[0].values())
+        while queue:
+            state = queue.popleft()
+            for char, step in self.next[state].items():
+                queue.append(step)
+                link = self.fail[state]
+                while char not in self.next[link] and link:
+                    link = self.fail[link]
+                self.fail[step] = self.next[link].get(char, 0)
+                if not self.match[step]:
+                    self.match[step] = self.match[self.fail[step]]
+
+
+class StopStrings:
+    """Lets text through up to the first stop string; one per choice, over a shared StopSet.
+
+    The match that is complete earliest wins, so the outcome does not depend on how the text was
+    cut; of two that end at the same character, the longer. Only text that may still become a stop
+    string is held back.
+    """
+
+    def __init__(self, stops: StopSet) -> None:
+        self._next, self._fail = stops.next, stops.fail
+        self._depth, self._match = stops.depth, stops.match
         self._state = 0
         self._held = ""
         self.stopped = False
@@ -62,32 +102,3 @@ class StopStrings:
         """What was held back, now that no more text comes."""
         held, self._held, self._state = self._held, "", 0
         return held
-
-    def _add(self, stop: str) -> None:
-        state = 0
-        for char in stop:
-            step = self._next[state].get(char)
-            if step is None:
-                step = len(self._next)
-                self._next[state][char] = step
-                self._next.append({})
-                self._fail.append(0)
-                self._depth.append(self._depth[state] + 1)
-                self._match.append(0)
-            state = step
-        if state:
-            self._match[state] = len(stop)
-
-    def _link(self) -> None:
-        """Failure links, breadth first; a state inherits the match of the suffix it links to."""
-        queue = deque(self._next[0].values())
-        while queue:
-            state = queue.popleft()
-            for char, step in self._next[state].items():
-                queue.append(step)
-                link = self._fail[state]
-                while char not in self._next[link] and link:
-                    link = self._fail[link]
-                self._fail[step] = self._next[link].get(char, 0)
-                if not self._match[step]:
-                    self._match[step] = self._match[self._fail[step]]

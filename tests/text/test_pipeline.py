@@ -12,7 +12,7 @@ from luce_core.plan import TokenLogprob
 from luce_core.text.detokenizer import Detokenizer
 from luce_core.text.output_parser import OutputParser, PlainParser, ThinkParser
 from luce_core.text.pipeline import TextDelta, TextPipeline
-from luce_core.text.stop_strings import StopStrings
+from luce_core.text.stop_strings import StopSet, StopStrings
 
 from .vocabularies import BYTES, byte_tokenizer
 
@@ -26,7 +26,8 @@ def ids_of(text: str) -> list[int]:
 
 
 def pipeline(stops: list[str] | None = None, parser: OutputParser | None = None) -> TextPipeline:
-    return TextPipeline(Detokenizer(TOKENIZER), StopStrings(stops or []), parser or PlainParser())
+    matcher = StopStrings(StopSet(stops or []))
+    return TextPipeline(Detokenizer(TOKENIZER), matcher, parser or PlainParser())
 
 
 def entries(ids: list[int]) -> list[TokenLogprob]:
@@ -182,3 +183,12 @@ def test_any_grouping_of_any_tokens_gives_the_same_answer(
         assert whole["used"] == len(ids)
         if kind == "plain":
             assert whole["content"] == TOKENIZER.decode(ids)
+
+
+def test_text_of_the_first_min_tokens_stops_nothing() -> None:
+    pipe = TextPipeline(
+        Detokenizer(TOKENIZER), StopStrings(StopSet(["b"])), PlainParser(), min_tokens=3
+    )
+    text = "".join(pipe.push([token]).content for token in b"abcabc")
+    assert text + pipe.finish().content == "abca"
+    assert pipe.tokens_used == 5

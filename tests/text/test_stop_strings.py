@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luce_core.text.stop_strings import StopStrings
+from luce_core.text.stop_strings import StopSet, StopStrings
 
 
 def run(stops: list[str], pieces: list[str]) -> tuple[str, bool, list[str]]:
     """All text, whether it stopped, and what came out after each piece."""
-    matcher = StopStrings(stops)
+    matcher = StopStrings(StopSet(stops))
     out = [matcher.push(piece) for piece in pieces]
     stopped = matcher.stopped
     return "".join(out) + ("" if stopped else matcher.flush()), stopped, out
@@ -53,7 +53,7 @@ def test_text_ends_before_the_first_stop_string(
 
 
 def test_only_a_possible_beginning_is_held_back() -> None:
-    matcher = StopStrings(["</s>", "END"])
+    matcher = StopStrings(StopSet(["</s>", "END"]))
     assert matcher.push("Hello <") == "Hello "
     assert matcher.held == 1
     assert matcher.push("b") == "<b"
@@ -63,7 +63,7 @@ def test_only_a_possible_beginning_is_held_back() -> None:
 
 
 def test_nothing_comes_out_after_a_stop() -> None:
-    matcher = StopStrings(["."])
+    matcher = StopStrings(StopSet(["."]))
     assert matcher.push("a.b") == "a"
     assert matcher.push("c.d") == ""
     assert matcher.flush() == ""
@@ -93,7 +93,7 @@ def _running(pieces: list[str]) -> list[str]:
 
 def test_the_largest_stop_lists_stay_linear() -> None:
     stops = ["a" * 1023 + chr(0x4E00 + i) for i in range(32)]
-    matcher = StopStrings(stops)
+    matcher = StopStrings(StopSet(stops))
     started = time.monotonic()
     text = "".join(matcher.push("a" * 10) for _ in range(20_000))
     assert text + matcher.flush() == "a" * 200_000
