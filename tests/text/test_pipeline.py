@@ -189,6 +189,6 @@ def test_text_of_the_first_min_tokens_stops_nothing() -> None:
     pipe = TextPipeline(
         Detokenizer(TOKENIZER), StopStrings(StopSet(["b"])), PlainParser(), min_tokens=3
     )
-    text = "".join(pipe.push([token]).content for token in b"abcabc")
+    text = "".join(pipe.push([token]).content for token in ids_of("abcabc"))
     assert text + pipe.finish().content == "abca"
     assert pipe.tokens_used == 5
