@@ -50,6 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _refuse_words(command: str, words: Sequence[str]) -> None:
+    """Answers --help and ends the process for other words: this command takes none."""
+    import argparse
+
+    about = _ABOUT[command]
+    argparse.ArgumentParser(prog=f"luce {command}", description=about).parse_args(words)
+
+
 def _plugins() -> Plugins:
     from luce_core.plugin_manager import build_plugin_manager
     from luce_core.settings import ENV_OF_PLUGINS
@@ -97,6 +105,7 @@ def _list_plugins(words: list[str]) -> int:
     from luce_core.console import make_console
     from luce_core.listings import plugins_table
 
+    _refuse_words("plugins", words)
     make_console().print(plugins_table(_plugins()))
     return 0
 
@@ -106,6 +115,7 @@ def _list_ops(words: list[str]) -> int:
     from luce_core.listings import ops_table
     from luce_core.load import build_registry
 
+    _refuse_words("ops", words)
     make_console().print(ops_table(build_registry(_plugins())))
     return 0
 
@@ -113,6 +123,7 @@ def _list_ops(words: list[str]) -> int:
 def _version(words: list[str]) -> int:
     from importlib.metadata import version
 
+    _refuse_words("version", words)
     print(f"luce-core {version('luce-core')}")
     return 0
 

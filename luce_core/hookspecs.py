@@ -55,6 +55,11 @@ def luce_register_kernels(register: Callable[..., None]) -> None:
 
 
 @hookspec
+def luce_register_recorders(register: Callable[..., None]) -> None:
+    """Offer to replay recorded steps: `register(compile, provider=..., device=...)`."""
+
+
+@hookspec
 def luce_register_text_formats(register: Callable[..., None]) -> None:
     """Offer chat formats and output parsers, by name or GGUF architecture."""
 

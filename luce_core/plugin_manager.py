@@ -68,6 +68,7 @@ class Plugins:
         """Fill the registry with the ops and kernels that plugins offer."""
         self._collect("luce_register_ops", registry.register_op)
         self._collect("luce_register_kernels", registry.register_kernel)
+        self._collect("luce_register_recorders", registry.register_recorder)
 
     def register_text_formats(self, register: Callable[..., None]) -> None:
         self._collect("luce_register_text_formats", register)

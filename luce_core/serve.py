@@ -208,6 +208,7 @@ def describe_model(settings: Settings, loaded: LoadedModel, plugins: Plugins) ->
             "size": gguf.total_bytes,
         },
         providers=provider_lines(loaded),
+        modes=loaded.ops.modes,
         pool=loaded.pool.explain(),
         warnings=tuple(warnings),
     )
@@ -243,6 +244,8 @@ def start_screen(
             names.append(binding.op)
     for provider, names in by_provider.items():
         table.add_row("kernels", f"{provider}: {', '.join(names)}")
+    for mode in model.modes:
+        table.add_row("steps", mode)
     cache = f"{settings.cache_type_k}/{settings.cache_type_v}"
     for number, line in enumerate(loaded.pool.explain().splitlines()):
         table.add_row(f"KV pool ({cache})" if number == 0 else "", line)

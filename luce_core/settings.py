@@ -6,6 +6,7 @@ environment after start-up. Imports no torch, so that `--help` is quick.
 
 from __future__ import annotations
 
+import argparse
 import re
 import tomllib
 import warnings
@@ -256,6 +257,21 @@ def with_engine_settings(models: Mapping[str, type[BaseModel]]) -> type[Settings
     return combined
 
 
+_ABOUT = (
+    "Every option is also a LUCE_ variable and a key of the file that --config names; the command "
+    "line wins over the environment, and both over the file."
+)
+
+
+def _add_argument(parser: Any, *names: str, **options: Any) -> Any:
+    """argparse's `add_argument`, with help for users: no Python types, no empty defaults."""
+    if options.get("metavar") == "tuple[str,...]":
+        options["metavar"] = "word"
+    if options.get("help"):
+        options["help"] = re.sub(r" \(default: (None|\(\))\)$", "", options["help"])
+    return parser.add_argument(*names, **options)
+
+
 def parse_settings(
     arguments: Sequence[str], kind: type[Settings] = Settings, *, program: str = "luce serve"
 ) -> Settings:
@@ -266,10 +282,14 @@ def parse_settings(
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydantic's notes on our field names are for developers
+        parser = argparse.ArgumentParser(
+            prog=program, usage="%(prog)s MODEL [options]", description=_ABOUT, allow_abbrev=False
+        )
         source = CliSettingsSource[Any](
             kind,
             cli_parse_args=list(arguments),
-            cli_prog_name=program,
+            root_parser=parser,
+            add_argument_method=_add_argument,
             cli_kebab_case=True,
             cli_implicit_flags=True,
             cli_avoid_json=True,

@@ -13,6 +13,7 @@ from torch import Tensor
 from luce_core.device import KINDS, Device
 from luce_core.errors import ConfigError, PluginError
 from luce_core.ops.bound import Binding, BoundOp
+from luce_core.ops.program import Compile, Forward, Program, Recorder, build_program
 from luce_core.ops.spec import OpSpec
 from luce_core.weights.quant_types import QuantTensor
 
@@ -67,6 +68,7 @@ class OpRegistry:
         self._specs: dict[str, OpSpec] = {}
         self._kernels: dict[str, list[Kernel]] = {}
         self._failures: dict[str, Exception] = {}
+        self._recorders: list[Recorder] = []
 
     @property
     def specs(self) -> Mapping[str, OpSpec]:
@@ -162,6 +164,16 @@ class OpRegistry:
             )
         )
 
+    def register_recorder(self, compile: Compile, *, provider: str, device: str) -> None:
+        """Offer to replay recordings on devices of one kind (cpu, cuda, hip or any)."""
+        if device not in (*KINDS, ANY_DEVICE):
+            raise PluginError(f"recorder of {provider}: unknown device {device!r}")
+        self._recorders.append(Recorder(provider, device, compile))
+
+    def recorders(self, device: Device) -> tuple[Recorder, ...]:
+        """The recorders for a device, in the order of their registration."""
+        return tuple(r for r in self._recorders if r.device in (ANY_DEVICE, device.kind))
+
     def note_failure(self, provider: str, error: Exception) -> None:
         """Keep why a provider cannot be used; automatic choice goes on without it."""
         self._failures[provider] = error
@@ -219,6 +231,7 @@ class OpBinder:
         self._arch = device_arch(device)
         self._overrides = dict(overrides)
         self._bound: list[Binding] = []
+        self._modes: list[str] = []
 
     @property
     def bound(self) -> tuple[Binding, ...]:
@@ -249,6 +262,32 @@ class OpBinder:
         )
         self._bound.append(bound.binding)
         return bound
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """How each program runs, for the start screen and `/props`."""
+        return tuple(self._modes)
+
+    def program(
+        self,
+        forward: Forward,
+        *,
+        max_rows: int,
+        max_logits: int,
+        max_segments: int,
+        max_blocks: int,
+    ) -> Program:
+        """The forward pass replayed by a provider if one can, else op by op. After `allocate`."""
+        program = build_program(
+            forward,
+            self._registry.recorders(self._device),
+            max_rows=max_rows,
+            max_logits=max_logits,
+            max_segments=max_segments,
+            max_blocks=max_blocks,
+        )
+        self._modes.append(program.mode)
+        return program
 
     def linear(
         self,

@@ -17,7 +17,8 @@ class ServedModel:
 
     `names[0]` is the real name, which replies carry; the others are aliases. `vocab_size` is that
     of the logits. `meta` holds plain JSON facts of the file (n_params, n_ctx_train, size,
-    architecture, ...), `providers` one line per bound op, `pool` the sum behind the KV pool.
+    architecture, ...), `providers` one line per bound op, `modes` how steps run (op by op or
+    replayed, and why), `pool` the sum behind the KV pool.
     """
 
     names: tuple[str, ...]
@@ -29,6 +30,7 @@ class ServedModel:
     device: str = "cpu"
     meta: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     providers: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
     pool: str = ""
     warnings: tuple[str, ...] = ()
 

@@ -79,7 +79,9 @@ class LlamaEngine:
             scratch=_scratch_bytes(config, self._capabilities),
         )
         self._sampler: Sampler = context.sampler(model.vocab_size)
+        self._ops = context.ops
         self._buffers: BatchBuffers | None = None
+        self._run: Callable[[PackedBatch], torch.Tensor] = model.forward
 
     @classmethod
     def load(
@@ -109,6 +111,13 @@ class LlamaEngine:
             null_slot=capabilities.max_slots,
             device=self._device,
         )
+        self._run = self._ops.program(
+            self._model.forward,
+            max_rows=capabilities.max_step_rows,
+            max_logits=capabilities.max_slots * (1 + capabilities.max_draft),
+            max_segments=capabilities.max_slots,
+            max_blocks=self._buffers.max_blocks,
+        ).run
 
     def admit(self, slot: Slot, request: Request) -> None:
         self._sampler.admit(slot.id, request)
@@ -142,7 +151,7 @@ class LlamaEngine:
     @hookimpl
     def execute(self, lowered: Lowered) -> StepResult:
         with torch.inference_mode():
-            logits = self._model.forward(lowered.batch)
+            logits = self._run(lowered.batch)
             accepted = self._sampler.accept(
                 logits, lowered.cu_logits, lowered.slot_ids, lowered.drafts
             )
@@ -167,6 +176,7 @@ class LlamaEngine:
 
     def close(self) -> None:
         self._slots.clear()
+        self._run = self._model.forward
         self._model.allocate(0, self._device)
 
 

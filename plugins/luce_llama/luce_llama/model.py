@@ -54,9 +54,9 @@ class Attention:
         self._attend = ops.bind("paged_attention", heads=heads, scale=dim**-0.5, **layout.facts)
 
     def __call__(self, x: Tensor, batch: PackedBatch, cache: KvCache) -> Tensor:
-        q = self._q(x).unflatten(1, self._heads)
-        k = self._k(x).unflatten(1, self._kv_heads)
-        v = self._v(x).unflatten(1, self._kv_heads)
+        q = self._q(x).view(-1, *self._heads)
+        k = self._k(x).view(-1, *self._kv_heads)
+        v = self._v(x).view(-1, *self._kv_heads)
         if self._q_norm is not None and self._k_norm is not None:
             q, k = self._q_norm(q), self._k_norm(k)
         q = self._rope(q, batch.positions)
@@ -79,7 +79,8 @@ class FeedForward:
         self._swiglu = ops.bind("swiglu")
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._down(self._swiglu(self._gate(x), self._up(x)))
+        out: Tensor = self._down(self._swiglu(self._gate(x), self._up(x)))
+        return out
 
 
 class Layer:
@@ -105,7 +106,8 @@ class Layer:
 
     def __call__(self, x: Tensor, batch: PackedBatch, cache: KvCache) -> Tensor:
         x = self._add(x, self._attention(self._attention_norm(x), batch, cache))
-        return self._add(x, self._feed(self._feed_norm(x)))
+        out: Tensor = self._add(x, self._feed(self._feed_norm(x)))
+        return out
 
 
 class Model:
@@ -150,7 +152,8 @@ class Model:
         x = self._embed(batch.token_ids)
         for layer, cache in zip(self._layers, self._caches, strict=True):
             x = layer(x, batch, cache)
-        return self._head(self._norm(self._gather(x, batch.logit_rows)))
+        logits: Tensor = self._head(self._norm(self._gather(x, batch.logit_rows)))
+        return logits
 
 
 def _with_file_rope_factors(config: ModelConfig, claims: TensorClaims) -> ModelConfig:

@@ -12,6 +12,7 @@ from luce_llama.engine import DraftSource, LlamaEngine
 from luce_core.device import Device
 from luce_core.engine import EngineLimits, LoadContext
 from luce_core.ops.core_ops import core_registry
+from luce_core.ops.registry import OpRegistry
 from luce_core.plan import DecodeRow, PrefillSlice, StepPlan
 from luce_core.sampling.sampler import Sampler
 from luce_core.testing.driver import Driver
@@ -37,12 +38,13 @@ def load() -> Load:
         max_context: int | None = None,
         drafts: DraftSource | None = None,
         max_draft: int = 0,
+        registry: OpRegistry | None = None,
     ) -> LlamaEngine:
         device = Device("cpu")
         context = LoadContext(
             gguf=GgufFile.open(path),
             device=device,
-            ops=core_registry().binder(device, torch.float32),
+            ops=(registry or core_registry()).binder(device, torch.float32),
             limits=EngineLimits(
                 max_slots=slots, max_context=max_context, cache_type_k=cache, cache_type_v=cache
             ),

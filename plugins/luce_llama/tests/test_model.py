@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from luce_core.errors import ConfigError, ModelFileError
-from luce_core.ops.record import ReferenceRecorder, record
+from luce_core.ops.core_ops import core_registry
+from luce_core.ops.record import ReferenceRecorder
+from luce_core.ops.registry import OpRegistry
 from luce_core.plan import DecodeRow, PrefillSlice, StepPlan
 from luce_core.testing.driver import Driver
 from luce_core.weights.gguf_file import GgufFile
@@ -70,35 +72,29 @@ def test_blocks_in_any_order_give_the_same_logits(tiny, load, all_logits) -> Non
 
 
 def test_a_replayed_recording_equals_the_eager_step_bit_for_bit(tiny, load) -> None:
-    def outputs(replayed: bool) -> list[torch.Tensor]:
-        engine = load(tiny)
-        forward, seen = engine._model.forward, []
-        program = None
-        if replayed:
-            limits = engine.capabilities
-            recording = record(
-                forward,
-                max_rows=limits.max_step_rows,
-                max_logits=limits.max_slots,
-                max_segments=limits.max_slots,
-                max_blocks=16,
-            )
-            program = ReferenceRecorder().compile(recording)
+    def outputs(registry: OpRegistry) -> tuple[list[torch.Tensor], tuple[str, ...]]:
+        engine, seen = load(tiny, registry=registry), []
+        run = engine._run
 
         def spy(batch):
-            logits = (program or forward)(batch)
+            logits = run(batch)
             seen.append(logits.clone())
             return logits
 
-        engine._model.forward = spy
+        engine._run = spy
         driver = Driver(engine, pool_blocks=64)
         for length in (40, 1, 17):
             driver.submit(IDS[:length], max_tokens=5)
             driver.step()
         driver.run()
-        return seen
+        return seen, engine._ops.modes
 
-    eager, replayed = outputs(False), outputs(True)
+    replaying = core_registry()
+    replaying.register_recorder(ReferenceRecorder().compile, provider="reference", device="cpu")
+    eager, eager_modes = outputs(core_registry())
+    replayed, replayed_modes = outputs(replaying)
+    assert "op by op" in eager_modes[0]
+    assert replayed_modes == ("replayed by reference",)
     assert len(eager) == len(replayed) > 5
     assert all(torch.equal(a, b) for a, b in zip(eager, replayed, strict=True))
 
