@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import sys
@@ -50,11 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _refuse_words(command: str, words: Sequence[str]) -> None:
-    """Answers --help and ends the process for other words: this command takes none."""
-    import argparse
-
-    about = _ABOUT[command]
+def _take_no_words(command: str, words: Sequence[str], about: str) -> None:
+    """Answer --help, or end the process as argparse does for any other word."""
     argparse.ArgumentParser(prog=f"luce {command}", description=about).parse_args(words)
 
 
@@ -63,7 +61,9 @@ def _plugins() -> Plugins:
     from luce_core.settings import ENV_OF_PLUGINS
 
     allowed = os.environ.get(ENV_OF_PLUGINS)
-    names = None if allowed is None else [name.strip() for name in allowed.split(",") if name]
+    names = (
+        None if allowed is None else [name.strip() for name in allowed.split(",") if name.strip()]
+    )
     return build_plugin_manager(names)
 
 
@@ -102,28 +102,32 @@ def _check(words: list[str]) -> int:
 
 
 def _list_plugins(words: list[str]) -> int:
+    _take_no_words(
+        "plugins",
+        words,
+        "List the installed plugins, their engines and hooks, and what failed to load.",
+    )
     from luce_core.console import make_console
     from luce_core.listings import plugins_table
 
-    _refuse_words("plugins", words)
     make_console().print(plugins_table(_plugins()))
     return 0
 
 
 def _list_ops(words: list[str]) -> int:
+    _take_no_words("ops", words, "List the ops, and which provider offers kernels for them.")
     from luce_core.console import make_console
     from luce_core.listings import ops_table
     from luce_core.load import build_registry
 
-    _refuse_words("ops", words)
     make_console().print(ops_table(build_registry(_plugins())))
     return 0
 
 
 def _version(words: list[str]) -> int:
+    _take_no_words("version", words, "Print the version.")
     from importlib.metadata import version
 
-    _refuse_words("version", words)
     print(f"luce-core {version('luce-core')}")
     return 0
 

@@ -12,8 +12,11 @@ _PIPED_COLUMNS = 120
 
 
 def make_console() -> Console:
-    """Console on stdout; characters that its encoding lacks are escaped instead of failing."""
+    """Console on stdout; characters that its encoding lacks are escaped instead of failing.
+
+    Text is printed as it is: names and errors may hold brackets or colons that look like markup.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     width = None if sys.stdout.isatty() else _PIPED_COLUMNS
-    return Console(width=width, highlight=False)
+    return Console(width=width, highlight=False, markup=False, emoji=False)

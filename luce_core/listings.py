@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
-from luce_core.ops.registry import REFERENCE, OpRegistry
 from luce_core.plugin_manager import Plugins
+
+if TYPE_CHECKING:
+    from luce_core.ops.registry import OpRegistry
 
 
 def plugins_table(plugins: Plugins) -> Group:
@@ -18,7 +23,7 @@ def plugins_table(plugins: Plugins) -> Group:
     for plugin in plugins.loaded:
         table.add_row(plugin.name, plugin.version, ", ".join(plugin.hooks))
     for failure in plugins.failures:
-        table.add_row(failure.name, failure.version, f"[red]failed:[/] {failure.error}")
+        table.add_row(failure.name, failure.version, _failed("", failure.error))
     return Group(table, engines)
 
 
@@ -39,9 +44,13 @@ def ops_table(registry: OpRegistry) -> Group:
             table.add_row(
                 name if number == 0 else "",
                 kernel.provider,
-                "any" if kernel.provider == REFERENCE else kernel.device,
+                kernel.device,
                 ", ".join(levels),
                 spec.doc if number == 0 else "",
             )
-    failures = [f"[red]{name} failed:[/] {error}" for name, error in registry.failures.items()]
+    failures = [_failed(f"{name} ", error) for name, error in registry.failures.items()]
     return Group(table, *failures)
+
+
+def _failed(name: str, error: object) -> Text:
+    return Text.assemble((f"{name}failed:", "red"), f" {error}")

@@ -70,6 +70,8 @@ def open_model(settings: Settings, plugins: Plugins) -> OpenedModel:
         specs=plugins.engines(),
     )
     refuse_foreign_settings(settings, spec)
+    if settings.draft is not None:
+        GgufFile.open(resolve_model(settings.draft), role="draft").close()
     tokenizer = Tokenizer.from_metadata(gguf.metadata, pre=settings.pre)
     formats = TextFormats()
     plugins.register_text_formats(formats.register)

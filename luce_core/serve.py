@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from math import prod
@@ -13,10 +15,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from luce_core.hookspecs import RequestSummary
 from luce_core.load import LoadedModel, OpenedModel, load_model, open_model
 from luce_core.plugin_manager import Plugins
+from luce_core.readable import readable
 from luce_core.runtime.hub import StreamLimits
 from luce_core.runtime.runtime import Runtime
 from luce_core.scheduler.policy import SchedulerPolicy
@@ -31,6 +35,8 @@ log = logging.getLogger(__name__)
 
 # For a supervisor: the engine was lost, a restart is what helps (EX_SOFTWARE of sysexits.h).
 EXIT_ENGINE_DEAD = 70
+# As shells report a process that SIGINT ended.
+EXIT_INTERRUPTED = 130
 _POLL_S = 0.05
 
 
@@ -57,7 +63,11 @@ async def _serve(opened: OpenedModel, plugins: Plugins, console: Console) -> int
     try:
         loaded = await _load(opened, plugins, console, signals)
         if loaded is None:
-            return 130
+            await http.close()
+            # The thread that loads cannot be ended, and a normal exit would wait for it.
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(EXIT_INTERRUPTED)
         metrics = Metrics([_finished_hook(plugins)])
         runtime = build_runtime(settings, loaded, metrics)
         await runtime.start()
@@ -81,9 +91,10 @@ async def _load(
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
+    hidden = not console.is_terminal  # a log or a pipe has no use for a bar
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("", total=opened.gguf.total_bytes)
 
         def show(done: int, total: int, what: str) -> None:
@@ -94,7 +105,6 @@ async def _load(
         await asyncio.wait((loading, interrupt), return_when=asyncio.FIRST_COMPLETED)
         if not loading.done():
             console.print("interrupted while loading")
-            loading.cancel()
             return None
         interrupt.cancel()
         return loading.result()
@@ -190,10 +200,10 @@ def describe_model(settings: Settings, loaded: LoadedModel, plugins: Plugins) ->
             f"{capabilities.max_context} tokens: longer prompts are refused"
         )
     warnings += [f"plugin {f.name} did not load: {f.error}" for f in plugins.failures]
-    stem = Path(gguf.path).stem
+    names = settings.model_name or (Path(gguf.path).stem,)
     architecture = gguf.architecture
     return ServedModel(
-        names=settings.model_name or (stem,),
+        names=tuple(readable(name) for name in names),
         text=opened.text,
         max_context=capabilities.max_context,
         vocab_size=capabilities.vocab_size,
@@ -210,7 +220,7 @@ def describe_model(settings: Settings, loaded: LoadedModel, plugins: Plugins) ->
         providers=provider_lines(loaded),
         modes=loaded.ops.modes,
         pool=loaded.pool.explain(),
-        warnings=tuple(warnings),
+        warnings=tuple(readable(warning) for warning in warnings),
     )
 
 
@@ -254,7 +264,7 @@ def start_screen(
     )
     table.add_row("template", loaded.opened.text.chat_format.source)
     for warning in model.warnings:
-        table.add_row("[yellow]warning[/]", warning)
+        table.add_row(Text("warning", style="yellow"), warning)
     for url in urls:
         table.add_row("URL", f"{url}/v1")
     return table

@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     )
 
     model: CliPositionalArg[str] = Field(
-        description="GGUF file, folder of shards, or pkg:package/file"
+        "", description="GGUF file, folder of shards, or pkg:package/file"
     )
     config: Path | None = Field(None, description="TOML file with any of these settings")
 
@@ -162,6 +162,13 @@ class Settings(BaseSettings):
             return tuple(part for part in parts if part)
         return value
 
+    @field_validator("model")
+    @classmethod
+    def _model_is_given(cls, value: str) -> str:
+        if not value:
+            raise ValueError("name a GGUF file, a folder of shards or pkg:package/file")
+        return value
+
     @field_validator("paged_attention")
     @classmethod
     def _always_paged(cls, value: bool) -> bool:
@@ -178,22 +185,18 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings, env_settings, _FileSource(settings_cls, init_settings, env_settings))
+        return (init_settings, env_settings, _FileSource(settings_cls))
 
 
 class _FileSource(PydanticBaseSettingsSource):
     """The TOML file that `--config` or LUCE_CONFIG names. Keys may use - or _."""
 
-    def __init__(self, settings_cls: type[BaseSettings], *before: PydanticBaseSettingsSource):
-        super().__init__(settings_cls)
-        self._before = before
-
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        path = next((found["config"] for s in self._before if (found := s()).get("config")), None)
-        if path is None:
+        path = self.current_state.get("config")  # of the sources before: command line, environment
+        if not path:
             return {}
         try:
             values = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -268,7 +271,7 @@ def _add_argument(parser: Any, *names: str, **options: Any) -> Any:
     if options.get("metavar") == "tuple[str,...]":
         options["metavar"] = "word"
     if options.get("help"):
-        options["help"] = re.sub(r" \(default: (None|\(\))\)$", "", options["help"])
+        options["help"] = re.sub(r" \(default: (None|\(\)|)\)$", "", options["help"])
     return parser.add_argument(*names, **options)
 
 
@@ -306,10 +309,8 @@ def describe(error: ValidationError) -> str:
     lines = []
     for item in error.errors(include_url=False):
         name = "--" + str(item["loc"][0]).replace("_", "-") if item["loc"] else "settings"
-        if name == "--model" and item["type"] == "missing":
-            lines.append("no model given: name a GGUF file, a folder or pkg:package/file")
-        elif item["type"] == "missing":
-            lines.append(f"{name}: missing")
+        if name == "--model":
+            lines.append(f"no model given: {item['msg'].removeprefix('Value error, ')}")
         elif item["type"] == "extra_forbidden":
             lines.append(f"{name}: unknown setting")
         else:

@@ -8,6 +8,7 @@ blocks along head_dim for q8_0 and q4_0 (uint8), so that kernels for weights fit
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ class KvLayout:
         )
 
     @property
-    def facts(self) -> dict[str, int | str]:
+    def facts(self) -> dict[str, Any]:
         """What `bind("kv_write", ...)` and `bind("paged_attention", ...)` ask about the cache."""
         return {
             "kv_heads": self.kv_heads,

@@ -17,7 +17,7 @@ _EMPTY: tuple[Any, ...] = ([], {}, "")
 _NOTHING: tuple[Any, ...] = ()
 _ZERO: tuple[Any, ...] = (0,)
 
-_SHARED: Mapping[str, tuple[Any, ...]] = {
+SHARED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     # structured output
     "response_format": ({"type": "text"},),
     "json_schema": _EMPTY,
@@ -94,7 +94,7 @@ def refuse_unsupported(
     body: Mapping[str, Any], route_fields: Mapping[str, tuple[Any, ...]]
 ) -> None:
     """RequestError (400) for the first field whose value asks for what this server lacks."""
-    for fields in (_SHARED, route_fields):
+    for fields in (SHARED_FIELDS, route_fields):
         for field in fields.keys() & body.keys():
             value = body[field]
             if value is None or any(_same(value, harmless) for harmless in fields[field]):

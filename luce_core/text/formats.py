@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from luce_core.errors import ConfigError, PluginError
+from luce_core.readable import readable
 from luce_core.text.chat_format import (
     TEMPLATES,
     ChatFormat,
@@ -131,7 +132,7 @@ class TextFormats:
         own = metadata.str(TEMPLATE_KEY, default="")
         plugin_name = self._chat_format_of.get(architecture)
         if template_file is not None:
-            chat = jinja(load_template_file(template_file), f"file {template_file}")
+            chat = jinja(load_template_file(template_file), f"file {readable(template_file)}")
         elif chat_format != AUTO:
             chat = _named("chat format", self._chat_formats, chat_format)(tokenizer)
         elif own:

