@@ -71,16 +71,26 @@ class Runtime:
         try:
             self.loop.run()
         finally:
-            if self.loop.dead is not None:
-                self.hub.closed_for = Overloaded(
-                    "the engine is lost; the server must be restarted",
-                    code="engine_dead",
-                    status=503,
-                    retry_after_s=10,
-                )
             assert self._aio is not None
             with contextlib.suppress(RuntimeError):  # the asyncio loop is gone: nobody waits
-                self._aio.call_soon_threadsafe(self._ended.set)
+                self._aio.call_soon_threadsafe(self._after_end)
+
+    def _after_end(self) -> None:
+        """The engine thread has left its loop: end what was submitted behind its back."""
+        if self.loop.dead is not None:
+            self.hub.closed_for = Overloaded(
+                "the engine is lost; the server must be restarted",
+                code="engine_dead",
+                status=503,
+                retry_after_s=10,
+            )
+        elif self.hub.closed_for is None:
+            self.hub.closed_for = _draining()
+        for command in self.inbox.drain(0.0):
+            self.scheduler.handle(command)
+        self.scheduler.end_all(*self.loop.last_words)
+        self.hub.deliver(self.scheduler.take_events())
+        self._ended.set()
 
     def trouble(self, now: float | None = None) -> str | None:
         """None while healthy, else a code for `/health`: engine_dead, engine_stalled, draining."""
@@ -100,9 +110,7 @@ class Runtime:
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new requests, let accepted ones finish; True if all did within the time."""
         if self.hub.closed_for is None:
-            self.hub.closed_for = Overloaded(
-                "the server is shutting down", code="draining", status=503, retry_after_s=5
-            )
+            self.hub.closed_for = _draining()
         self.inbox.put(Drain())
         try:
             await asyncio.wait_for(self._ended.wait(), timeout_s)
@@ -112,6 +120,8 @@ class Runtime:
 
     async def stop(self, timeout_s: float = 10.0) -> bool:
         """Cancel what is left and end the thread; False if a step in flight would not return."""
+        if self.hub.closed_for is None:
+            self.hub.closed_for = _draining()
         self.inbox.put(Stop())
         try:
             await asyncio.wait_for(self._ended.wait(), timeout_s)
@@ -121,3 +131,7 @@ class Runtime:
             await self.hub.close()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+
+def _draining() -> Overloaded:
+    return Overloaded("the server is shutting down", code="draining", status=503, retry_after_s=5)

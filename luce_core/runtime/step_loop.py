@@ -66,12 +66,18 @@ class StepLoop:
             log.critical("the step loop failed", exc_info=True)
             self.dead = EngineDead(f"internal error in the step loop: {error}")
         finally:
-            reason = FinishReason.ERROR if self.dead else FinishReason.CANCELLED
-            scheduler.end_all(reason, ENGINE_DEAD if self.dead else SHUTTING_DOWN)
+            scheduler.end_all(*self.last_words)
             self._post(scheduler.take_events())
             self.snapshot = Snapshot.of(scheduler)
             self.working = False
             self._engine.close()
+
+    @property
+    def last_words(self) -> tuple[FinishReason, str]:
+        """How requests end that are left when the loop is over."""
+        if self.dead is not None:
+            return FinishReason.ERROR, ENGINE_DEAD
+        return FinishReason.CANCELLED, SHUTTING_DOWN
 
     def step(self) -> None:
         """One pass: commands, admission, plan, engine, results, events."""
