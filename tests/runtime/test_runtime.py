@@ -53,25 +53,27 @@ async def test_a_request_that_arrives_while_the_engine_dies_is_ended() -> None:
     engine = FakeEngine(ScriptMind.text("abc"))
     runtime = make(engine)
     late: list[TokenStream] = []
-    closed = threading.Event()
 
     def close_late() -> None:
         """The loop is over, the asyncio thread does not know it yet, and a request comes in."""
         runtime.inbox.put(Submit(late[0].request))
-        closed.set()
 
     engine.close = close_late  # type: ignore[method-assign]
-    await runtime.start()
-    engine.fail_at("step")
-    first = submit(runtime)
     # Registered as `open` would, but handed over only when the loop has gone.
     request = Request(
-        id=99, prompt=(1,), params=GREEDY, max_tokens=4, stop_ids=frozenset(),
+        id=99,
+        prompt=(1,),
+        params=GREEDY,
+        max_tokens=4,
+        stop_ids=frozenset(),
         times=RequestTimes(time.monotonic()),
-    )  # fmt: skip
+    )
     stream = TokenStream(request, byte_text().plain_pipeline())
     runtime.hub._streams[99] = runtime.hub._readers[99] = stream
     late.append(stream)
+    await runtime.start()
+    engine.fail_at("step")
+    first = submit(runtime)
     assert await read_end(first) is FinishReason.ERROR
     assert await read_end(stream) is FinishReason.ERROR
     assert runtime.trouble() == "engine_dead"
