@@ -19,7 +19,7 @@ from luce_core import hookspecs
 from luce_core.engine import EngineCapabilities, EngineHooks, EngineSpec, LoadContext, SeqEngine
 from luce_core.ops.core_ops import CORE_OPS
 from luce_core.ops.spec import ArgSpec, OpSpec
-from luce_core.server.unsupported import SHARED_FIELDS, CHAT_ONLY, COMPLETION_ONLY
+from luce_core.server.unsupported import CHAT_ONLY, COMPLETION_ONLY, SHARED_FIELDS
 from luce_core.settings import ENV_PREFIX, Settings
 
 DOCS = Path(__file__).parent

@@ -121,7 +121,9 @@ def load_model(opened: OpenedModel, plugins: Plugins, progress: Progress) -> Loa
     `progress(done_bytes, total_bytes, what)` is called from this thread.
     """
     settings, spec, device = opened.settings, opened.spec, opened.device
-    torch.set_num_threads(settings.threads or usable_cores())
+    # The HTTP side needs a core of its own: where it shares one with a torch thread, the others
+    # spin while they wait for that thread, and a step takes several times as long.
+    torch.set_num_threads(settings.threads or max(1, usable_cores() - 1))
     dtype = torch.float32 if device.kind == "cpu" else torch.float16
     ops = build_registry(plugins).binder(device, dtype, op_overrides(settings.op))
     slots = settings.max_concurrency

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from luce_core.ops.cases import WEIGHT_TYPES, CaseMaker, Inputs, OpCase, row_inputs
 from luce_core.ops.spec import SUMMED, ArgKind, ArgSpec, OpSpec, OutSpec, Rows
+from luce_core.weights.quant_types import QuantTensor
 
 
 def without_out_dtype(facts: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
@@ -17,9 +18,15 @@ def without_out_dtype(facts: Mapping[str, Any], device: torch.device) -> Mapping
     return {name: value for name, value in facts.items() if name != "out_dtype"}
 
 
+def transposed_weight(weight: Any, device: torch.device) -> Tensor:
+    """Dequantised once, as [K, N]: a product of few rows is up to twice as fast that way (MKL)."""
+    values = weight.dequantize() if isinstance(weight, QuantTensor) else weight
+    return values.to(device, torch.float32).t().contiguous()
+
+
 def quant_matmul(
     x: Tensor,  # [R, K]
-    weight: Tensor,  # [N, K] float32
+    weight: Tensor,  # [K, N] float32: `transposed_weight`
     bias: Tensor | None,  # [N] float32
     out: Tensor,  # [R, N]
     *,
@@ -28,9 +35,11 @@ def quant_matmul(
     k: int,
 ) -> None:
     if out.dtype is torch.float32 and bias is None:
-        torch.mm(x.float(), weight.t(), out=out)
+        torch.mm(x.float(), weight, out=out)
+    elif bias is None:
+        out.copy_(x.float() @ weight)
     else:
-        out.copy_(torch.nn.functional.linear(x.float(), weight, bias))
+        out.copy_(torch.addmm(bias, x.float(), weight))
 
 
 def out_shape(x: Tensor, *, qtype: str, n: int, k: int) -> tuple[int, ...]:
@@ -68,6 +77,7 @@ SPEC = OpSpec(
     optional_facts={"out_dtype": None},
     constants=without_out_dtype,
     reference=quant_matmul,
+    prepare=transposed_weight,
     tolerance=SUMMED,
     cases=cases,
 )
