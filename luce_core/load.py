@@ -62,6 +62,7 @@ class LoadedModel:
 def open_model(settings: Settings, plugins: Plugins) -> OpenedModel:
     """Everything that can be refused before weights are read. Raises LuceError."""
     device = Device.parse(settings.target_device)
+    require_device(device)
     gguf = GgufFile.open(resolve_model(settings.model))
     spec = choose_engine(
         plugins,
@@ -86,6 +87,20 @@ def open_model(settings: Settings, plugins: Plugins) -> OpenedModel:
         system_anywhere=settings.system_anywhere,
     )
     return OpenedModel(settings, gguf, spec, device, text)
+
+
+def require_device(device: Device) -> None:
+    """ConfigError if this machine, or the installed torch, does not have the device."""
+    if device.kind == "cpu":
+        return
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    kind = "hip" if torch.version.hip else "cuda"
+    if device.kind == kind and device.index < found:
+        return
+    there = ", ".join(f"{kind}:{index}" for index in range(found))
+    raise ConfigError(
+        f"device {device} is not there; torch {torch.__version__} finds: {there or 'no GPU'}"
+    )
 
 
 def refuse_foreign_settings(settings: Settings, spec: EngineSpec) -> None:

@@ -190,7 +190,7 @@ def describe_model(settings: Settings, loaded: LoadedModel, plugins: Plugins) ->
     opened = loaded.opened
     gguf, capabilities = opened.gguf, loaded.engine.capabilities
     architecture = gguf.architecture
-    warnings = list(opened.text.warnings)
+    warnings = []
     if settings.min_tokens:
         warnings.append(
             f"--min-tokens {settings.min_tokens}: no request stops earlier (for benchmarks)"
@@ -269,7 +269,7 @@ def start_screen(
         "slots", f"{capabilities.max_slots}, context {capabilities.max_context} tokens each"
     )
     table.add_row("template", loaded.opened.text.chat_format.source)
-    for warning in model.warnings:
+    for warning in (*model.warnings, *model.text.warnings):
         table.add_row(Text("warning", style="yellow"), warning)
     for url in urls:
         table.add_row("URL", f"{url}/v1")

@@ -165,7 +165,7 @@ class Hub:
                 log.exception("request %d: its text failed", event.request_id)
                 self._inbox.put(Cancel(event.request_id))
                 stream.fail("text_failed: the text of this request could not be produced")
-            if stream.unread_bytes > self._limits.buffer_bytes:
+            if stream.unread_bytes > self._limits.buffer_bytes and not stream.is_closed:
                 self._abort_slow(stream, "buffer_bytes")
             if event.finish is not None:
                 del streams[event.request_id]
