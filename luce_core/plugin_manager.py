@@ -69,6 +69,8 @@ class Plugins:
         self._collect("luce_register_ops", registry.register_op)
         self._collect("luce_register_kernels", registry.register_kernel)
         self._collect("luce_register_recorders", registry.register_recorder)
+        for failure in self.failures:
+            registry.note_failure(failure.name, PluginError(failure.error))
 
     def register_text_formats(self, register: Callable[..., None]) -> None:
         self._collect("luce_register_text_formats", register)

@@ -200,12 +200,6 @@ def describe_model(settings: Settings, loaded: LoadedModel, plugins: Plugins) ->
             f"--kv-pool-tokens {settings.kv_pool_tokens} holds less than one context of "
             f"{capabilities.max_context} tokens: longer prompts are refused"
         )
-    if settings.cache_type_k == "q4_0":
-        # Measured on llama and known of qwen2; keys carry the positions, values bear 4 bits well.
-        warnings.append(
-            f"--cache-type-k q4_0: {architecture} models choose other tokens with 4-bit keys; "
-            "q8_0 keys are nearly free of loss"
-        )
     warnings += [f"plugin {f.name} did not load: {f.error}" for f in plugins.failures]
     names = settings.model_name or (Path(gguf.path).stem,)
     return ServedModel(

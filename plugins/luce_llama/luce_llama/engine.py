@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -24,8 +26,14 @@ from luce_core.sampling.sampler import Sampler
 from luce_llama.config import ModelConfig, read_config
 from luce_llama.model import BLOCK_SIZE, Model
 
+log = logging.getLogger(__name__)
+
 # Proposes up to `width` tokens that may follow the request's own; host work only.
 DraftSource = Callable[[Request, int], Sequence[int]]
+
+# Types of cached keys with which the most likely token is another at more than one position in
+# twenty. Qwen2's keys have large biases, which take the range of their quant blocks.
+_COARSE_KEYS = MappingProxyType({"llama": ("q4_0",), "qwen2": ("q4_0", "q8_0"), "qwen3": ("q4_0",)})
 
 _WITH_DECODE = PrefillLimits(max_prompts=8, rows_per_slot=512, rows_total=4096, quantum=512)
 _IDLE = PrefillLimits(max_prompts=8, rows_per_slot=2048, rows_total=4096, quantum=512)
@@ -89,6 +97,7 @@ class LlamaEngine:
     ) -> LlamaEngine:
         """Read the config, bind every op, prepare every weight."""
         config = read_config(context.gguf.metadata)
+        _warn_of_coarse_keys(config.architecture, context.limits.cache_type_k)
         model = Model(context, config)
         return cls(model, config, context, drafts=drafts, max_draft=max_draft)
 
@@ -178,6 +187,16 @@ class LlamaEngine:
         self._slots.clear()
         self._run = self._model.forward
         self._model.allocate(0, self._device)
+
+
+def _warn_of_coarse_keys(architecture: str, cache_type: str) -> None:
+    if cache_type in _COARSE_KEYS[architecture]:
+        log.warning(
+            "--cache-type-k %s changes what %s models write; %s keys do not",
+            cache_type,
+            architecture,
+            "q8_0" if architecture != "qwen2" else "f16",
+        )
 
 
 def _scratch_bytes(config: ModelConfig, capabilities: EngineCapabilities) -> int:
