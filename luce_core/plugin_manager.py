@@ -76,14 +76,23 @@ class Plugins:
         self._collect("luce_register_text_formats", register)
 
     def _collect(self, hook: str, register: Callable[..., None]) -> None:
-        """Call one register hook plugin by plugin, so that a failure has a name."""
+        """Call one register hook plugin by plugin, so that a failure has a name.
+
+        What a plugin offers is kept back until its hook has returned: one that fails half-way
+        offers nothing.
+        """
         for plugin in list(self.loaded):
             if hook not in plugin.hooks:
                 continue
             module = self.manager.get_plugin(plugin.name)
             others = [p for p in self.manager.get_plugins() if p is not module]
             try:
-                self.manager.subset_hook_caller(hook, others)(register=register)
+                offers: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+                self.manager.subset_hook_caller(hook, others)(
+                    register=lambda *args, _to=offers, **kwargs: _to.append((args, kwargs))
+                )
+                for args, kwargs in offers:
+                    register(*args, **kwargs)
             except Exception as error:
                 self._fail(plugin.name, plugin.version, error)
                 self.loaded.remove(plugin)
