@@ -11,6 +11,13 @@ import torch
 
 from luce_core.request import FinishReason, Request, SamplingParams
 from luce_core.testing.driver import Driver, Output
+from luce_core.text.detokenizer import Detokenizer
+from luce_core.text.output_parser import PlainParser
+from luce_core.text.pipeline import TextPipeline
+from luce_core.text.stop_strings import StopSet, StopStrings
+from luce_core.text.tokenizer import Tokenizer
+from luce_core.weights.gguf_file import GgufFile
+from luce_core.weights.gguf_writer import write_gguf
 from luce_core.weights.synthetic import SyntheticModel, write_synthetic
 
 PROMPT = [(11 * index + 5) % 250 for index in range(12)]
@@ -112,3 +119,40 @@ def test_a_row_of_nan_ends_its_request_and_no_other(tiny, load) -> None:
     assert outputs[1].error is not None
     assert outputs[1].error.startswith("engine_output_invalid: ")
     assert outputs[0].tokens == outputs[2].tokens == expected
+
+
+def test_any_id_that_has_logits_can_be_chosen_and_is_text_or_nothing(tmp_path, load) -> None:
+    """Logits may be wider than the vocabulary; at a temperature of 100 every id comes up."""
+    model = SyntheticModel(qtype="F32", vocab=320, context=1024, heads=2, kv_heads=1)
+    path = write_synthetic(tmp_path / "wide.gguf", model)
+    with GgufFile.open(path) as gguf:
+        words = gguf.metadata.strings("tokenizer.ggml.tokens")[:300]
+        types = gguf.metadata.ints("tokenizer.ggml.token_type")[:300]
+        narrow = {
+            **gguf.metadata.values,
+            "tokenizer.ggml.tokens": list(words),
+            "tokenizer.ggml.token_type": list(types),
+        }
+        write_gguf(tmp_path / "narrow.gguf", "llama", narrow, dict(gguf.tensors))
+    engine = load(tmp_path / "narrow.gguf", blocks=256)
+    driver = Driver(engine, pool_blocks=256)
+    requests = [
+        driver.submit(
+            PROMPT, max_tokens=500, params=SamplingParams(temperature=100.0, seed=n, logprobs=2)
+        )
+        for n in range(4)
+    ]
+    driver.run()
+    with GgufFile.open(tmp_path / "narrow.gguf") as gguf:
+        tokenizer = Tokenizer.from_metadata(gguf.metadata)
+    seen: set[int] = set()
+    for request in requests:
+        output = driver.output(request)
+        assert output.finish is FinishReason.LENGTH
+        pipeline = TextPipeline(Detokenizer(tokenizer), StopStrings(StopSet()), PlainParser())
+        pipeline.push(output.tokens, output.logprobs)
+        pipeline.finish()
+        assert pipeline.tokens_used == 500
+        seen |= set(output.tokens)
+    assert max(seen) >= 300
+    assert all(tokenizer.token_text(token) == "" for token in seen if token >= 300)
