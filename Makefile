@@ -14,11 +14,11 @@ TYPED := luce_core $(foreach plugin,$(PLUGINS),$(plugin)/$(notdir $(plugin))) \
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo lint types test test-all docs clean
+.PHONY: help venv demo lint types test test-all kernels kernels-sanitize docs clean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=python3.11] [PORT=8080]"
-	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
 
 venv: $(VENV)/dev.stamp  ## make .venv with luce, the plugins and the development tools
 
@@ -44,12 +44,22 @@ test: lint types  ## lint, types and the default tests
 test-all: lint types  ## lint, types and every test, the slow ones too
 	$(BIN)/pytest -n 2 -m "slow or not slow"
 
+kernels: $(VENV)/dev.stamp  ## compile what has changed of the native kernels
+	$(BIN)/python plugins/luce_kernels_cpu/build_native.py
+
+kernels-sanitize: $(VENV)/dev.stamp  ## the kernels' tests on a build with AddressSanitizer and UBSan
+	$(BIN)/python plugins/luce_kernels_cpu/build_native.py --sanitize
+	NATIVE_LIBRARY=$(CURDIR)/plugins/luce_kernels_cpu/build/sanitize/_native.so \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 $(BIN)/pytest -q plugins/luce_kernels_cpu
+
 docs: $(VENV)/dev.stamp  ## write the tables of docs/ that come from the code
 	$(BIN)/python docs/generate.py
 
 clean:  ## remove .venv, caches and build outputs
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf *.egg-info plugins/*/*.egg-info plugins/*/build examples/*/*.egg-info examples/*/build
+	rm -f plugins/*/*/_native.so plugins/*/*/_not_built.txt
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
@@ -59,13 +69,13 @@ $(VENV)/bin/python:
 		|| { rm -rf $(VENV); echo "no venv module: on Debian, apt install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 
-$(VENV)/run.stamp: constraints.txt pyproject.toml $(addsuffix /pyproject.toml,$(PLUGINS)) | $(VENV)/bin/python
-	$(INSTALL) --editable . $(addprefix --editable ,$(PLUGINS))
+$(VENV)/run.stamp: constraints.txt pyproject.toml plugins/luce_llama/pyproject.toml | $(VENV)/bin/python
+	$(INSTALL) --editable . --editable plugins/luce_llama
 	@touch $@
 
 # The tests run the real model too.
-$(VENV)/dev.stamp: $(VENV)/run.stamp $(VENV)/demo.stamp
-	$(INSTALL) --group dev
+$(VENV)/dev.stamp: $(VENV)/run.stamp $(VENV)/demo.stamp $(addsuffix /pyproject.toml,$(PLUGINS))
+	$(INSTALL) --group dev $(addprefix --editable ,$(PLUGINS))
 	@touch $@
 
 $(VENV)/demo.stamp: $(VENV)/run.stamp

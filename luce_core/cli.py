@@ -26,6 +26,9 @@ commands:
   check MODEL     run the engine conformance tests on a model
   plugins         list the installed plugins, their engines and hooks
   ops             list the ops, and which provider offers kernels for them
+  bench URL       measure a server of the OpenAI API, or two in turns
+  bench-step MODEL
+                  show where the time of a step goes
   version         print the version
 
 luce COMMAND --help explains a command.
@@ -67,13 +70,19 @@ def _plugins() -> Plugins:
     return build_plugin_manager(names)
 
 
-def _settings(words: Sequence[str], plugins: Plugins, *, program: str) -> Settings:
+def _settings(
+    words: Sequence[str],
+    plugins: Plugins,
+    *,
+    program: str,
+    extend: Callable[[type[Settings]], type[Settings]] = lambda kind: kind,
+) -> Settings:
     from luce_core.settings import parse_settings, unknown_variables, with_engine_settings
 
     models = {
         spec.name: spec.settings for spec in plugins.engines().values() if spec.settings is not None
     }
-    kind = with_engine_settings(models)
+    kind = extend(with_engine_settings(models))
     settings = parse_settings(words, kind, program=program)
     logging.basicConfig(
         level=settings.log_level.upper(),
@@ -124,6 +133,27 @@ def _list_ops(words: list[str]) -> int:
     return 0
 
 
+def _bench(words: list[str]) -> int:
+    from luce_core.bench.options import parse_options
+
+    options = parse_options(words)
+    from luce_core.bench.http_bench import bench
+    from luce_core.console import make_console
+
+    return bench(options, make_console())
+
+
+def _bench_step(words: list[str]) -> int:
+    from luce_core.bench.step_options import with_step_options
+
+    plugins = _plugins()
+    settings = _settings(words, plugins, program="luce bench-step", extend=with_step_options)
+    from luce_core.bench.step_bench import bench_step
+    from luce_core.console import make_console
+
+    return bench_step(settings, plugins, make_console())
+
+
 def _version(words: list[str]) -> int:
     _take_no_words("version", words, "Print the version.")
     from importlib.metadata import version
@@ -137,6 +167,8 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "check": _check,
     "plugins": _list_plugins,
     "ops": _list_ops,
+    "bench": _bench,
+    "bench-step": _bench_step,
     "version": _version,
     "--version": _version,
 }

@@ -140,7 +140,9 @@ def load_model(opened: OpenedModel, plugins: Plugins, progress: Progress) -> Loa
     # spin while they wait for that thread, and a step takes several times as long.
     torch.set_num_threads(settings.threads or max(1, usable_cores() - 1))
     dtype = torch.float32 if device.kind == "cpu" else torch.float16
-    ops = build_registry(plugins).binder(device, dtype, op_overrides(settings.op))
+    ops = build_registry(plugins).binder(
+        device, dtype, op_overrides(settings.op), threads=settings.threads
+    )
     slots = settings.max_concurrency
     context = LoadContext(
         gguf=opened.gguf,

@@ -266,12 +266,17 @@ _ABOUT = (
 )
 
 
-def _add_argument(parser: Any, *names: str, **options: Any) -> Any:
+_METAVARS = {"tuple[str,...]": "word", "tuple[int,...]": "list"}
+
+
+def add_argument(parser: Any, *names: str, **options: Any) -> Any:
     """argparse's `add_argument`, with help for users: no Python types, no empty defaults."""
-    if options.get("metavar") == "tuple[str,...]":
-        options["metavar"] = "word"
+    if options.get("metavar") in _METAVARS:
+        options["metavar"] = _METAVARS[options["metavar"]]
     if options.get("help"):
-        options["help"] = re.sub(r" \(default: (None|\(\)|)\)$", "", options["help"])
+        text = re.sub(r" \(default: (None|\(\)|)\)$", "", options["help"])
+        numbers = re.compile(r"\(default: \((\d[\d, ]*)\)\)$")
+        options["help"] = numbers.sub(lambda found: f"(default: {found[1].replace(' ', '')})", text)
     return parser.add_argument(*names, **options)
 
 
@@ -292,7 +297,7 @@ def parse_settings(
             kind,
             cli_parse_args=list(arguments),
             root_parser=parser,
-            add_argument_method=_add_argument,
+            add_argument_method=add_argument,
             cli_kebab_case=True,
             cli_implicit_flags=True,
             cli_avoid_json=True,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from luce_core.batch.packed import PackedBatch
 from luce_core.ops.record import Recording, record
@@ -22,6 +22,34 @@ class Recorder:
     provider: str
     device: str
     compile: Compile
+
+
+@runtime_checkable
+class Profiled(Protocol):
+    """What a compiled recording may offer beside being called: where its time goes."""
+
+    def profile(self, batch: PackedBatch) -> Mapping[str, float]:
+        """Run the batch once for the clock alone; seconds by op name, or by names of fused parts.
+
+        Called right before the call that counts, on the same batch. It may write the caches at the
+        batch's rows, as that call will do again.
+        """
+        raise AssertionError("a protocol is never called")
+
+
+class Replay:
+    """A compiled recording as engines call it; `around` lets a profiler run it instead."""
+
+    __slots__ = ("around", "compiled")
+
+    def __init__(self, compiled: Callable[[PackedBatch], Any]) -> None:
+        self.compiled = compiled
+        self.around: Callable[[Callable[[PackedBatch], Any], PackedBatch], Any] | None = None
+
+    def __call__(self, batch: PackedBatch) -> Any:
+        if self.around is None:
+            return self.compiled(batch)
+        return self.around(self.compiled, batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +86,8 @@ def build_program(
                 max_segments=max_segments,
                 max_blocks=max_blocks,
             )
-            return Program(recorder.compile(recording), f"replayed by {recorder.provider}")
+            replay = Replay(recorder.compile(recording))
+            return Program(replay, f"replayed by {recorder.provider}")
         except RecordingRefused as refusal:
             refusals.append(f"{recorder.provider}: {refusal}")
     return Program(forward, f"op by op: {'; '.join(refusals)}")

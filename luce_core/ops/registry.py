@@ -12,6 +12,7 @@ from torch import Tensor
 
 from luce_core.device import KINDS, Device
 from luce_core.errors import ConfigError, PluginError
+from luce_core.host_memory import usable_cores
 from luce_core.ops.bound import Binding, BoundOp
 from luce_core.ops.program import Compile, Forward, Program, Recorder, build_program
 from luce_core.ops.spec import OpSpec
@@ -26,6 +27,15 @@ NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
 
 def accept_all(facts: Mapping[str, Any]) -> bool:
     return True
+
+
+def no_setup(threads: int) -> None:
+    """The usual `setup`: nothing."""
+
+
+def same_arguments(facts: Mapping[str, Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The usual `as_read`: a kernel computes from its arguments as they are."""
+    return args
 
 
 def float32_weight(weight: Any, device: torch.device) -> Any:
@@ -48,6 +58,8 @@ class Kernel:
     priority: int = 0
     accepts: Callable[[Mapping[str, Any]], bool] = accept_all
     prepare: Callable[[Any, torch.device], Any] = float32_weight
+    setup: Callable[[int], None] = no_setup
+    as_read: Callable[[Mapping[str, Any], tuple[Any, ...]], tuple[Any, ...]] = same_arguments
     row_invariant: bool = False
     split_invariant: bool = False
     recordable: bool = True
@@ -124,6 +136,8 @@ class OpRegistry:
         priority: int = 0,
         accepts: Callable[[Mapping[str, Any]], bool] = accept_all,
         prepare: Callable[[Any, torch.device], Any] = float32_weight,
+        setup: Callable[[int], None] = no_setup,
+        as_read: Callable[[Mapping[str, Any], tuple[Any, ...]], tuple[Any, ...]] = same_arguments,
         row_invariant: bool = False,
         split_invariant: bool = False,
         recordable: bool = True,
@@ -136,6 +150,9 @@ class OpRegistry:
         the first registered.
         `accepts(facts)` sees the op's facts and never a tensor. `prepare(weight, device)` makes
         what the kernel gets as the op's first weight; other weights come as float32 on the device.
+        `setup(threads)` is called before the first `prepare` of an engine, once for each distinct
+        function. `as_read(facts, args)` gives the step arguments as the kernel rounds them before
+        it computes (int8 activations): parity compares with the reference's result from these.
         `provider` defaults to the function's top package.
         """
         if op not in self._specs:
@@ -158,6 +175,8 @@ class OpRegistry:
                 priority=priority,
                 accepts=accepts,
                 prepare=prepare,
+                setup=setup,
+                as_read=as_read,
                 row_invariant=row_invariant,
                 split_invariant=split_invariant,
                 recordable=recordable,
@@ -179,18 +198,24 @@ class OpRegistry:
         self._failures[provider] = error
 
     def binder(
-        self, device: Device, dtype: torch.dtype, overrides: Mapping[str, str] = NO_OVERRIDES
+        self,
+        device: Device,
+        dtype: torch.dtype,
+        overrides: Mapping[str, str] = NO_OVERRIDES,
+        *,
+        threads: int = 0,
     ) -> OpBinder:
         """What an engine binds with, on one device at one activation dtype.
 
         `overrides` maps an op to the provider it must use, or `*` to one that is used for every op
-        it offers. Unknown ops and providers are ConfigErrors.
+        it offers. Unknown ops and providers are ConfigErrors. `threads` is what a provider's
+        `setup` gets; 0 stands for all usable cores.
         """
         for op, provider in overrides.items():
             if op != EVERY_OP:
                 self.spec(op)
             self._check_provider(provider)
-        return OpBinder(self, device, dtype, overrides)
+        return OpBinder(self, device, dtype, overrides, threads=threads)
 
     def _check_provider(self, provider: str) -> None:
         if provider in self.providers:
@@ -223,6 +248,8 @@ class OpBinder:
         device: Device,
         dtype: torch.dtype,
         overrides: Mapping[str, str] = NO_OVERRIDES,
+        *,
+        threads: int = 0,
     ) -> None:
         self.device = torch.device(device.torch_name)
         self.dtype = dtype
@@ -230,8 +257,10 @@ class OpBinder:
         self._device = device
         self._arch = device_arch(device)
         self._overrides = dict(overrides)
+        self._threads = threads
+        self._set_up: set[Callable[[int], None]] = set()
         self._bound: list[Binding] = []
-        self._modes: list[str] = []
+        self._programs: list[Program] = []
 
     @property
     def bound(self) -> tuple[Binding, ...]:
@@ -249,6 +278,9 @@ class OpBinder:
         complete = MappingProxyType(_complete_facts(spec, facts))
         _check_weights(spec, weights)
         kernel = self._choose(spec, complete)
+        if kernel.setup not in self._set_up:
+            self._set_up.add(kernel.setup)
+            kernel.setup(self._threads or usable_cores())
         bound = BoundOp(
             spec,
             kernel,
@@ -266,7 +298,12 @@ class OpBinder:
     @property
     def modes(self) -> tuple[str, ...]:
         """How each program runs, for the start screen and `/props`."""
-        return tuple(self._modes)
+        return tuple(program.mode for program in self._programs)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """Every program made so far, for profilers."""
+        return tuple(self._programs)
 
     def program(
         self,
@@ -286,7 +323,7 @@ class OpBinder:
             max_segments=max_segments,
             max_blocks=max_blocks,
         )
-        self._modes.append(program.mode)
+        self._programs.append(program)
         return program
 
     def linear(

@@ -67,8 +67,8 @@ def parity_cases(
 def check_parity(parity: ParityCase, device: Device) -> None:
     """AssertionError that names op, provider, case and the worst element, if the kernel is wrong.
 
-    The reference runs on the CPU in float32, on the values that the kernel gets; its result is
-    rounded to the output's dtype.
+    The reference runs on the CPU in float32, on the values that the kernel gets, as the kernel
+    declares to read them; its result is rounded to the output's dtype.
     """
     spec, kernel, case, dtype = parity
     facts = {**spec.optional_facts, **case.facts}
@@ -76,7 +76,7 @@ def check_parity(parity: ParityCase, device: Device) -> None:
     bound = _bind(spec, kernel, facts, inputs, torch.device(device.torch_name), dtype)
     got = _run(bound, inputs, inputs.args, bound.out_dtype)
 
-    expected = _expected(spec, facts, case, dtype)
+    expected = _expected(spec, kernel, facts, case, dtype)
     _compare(parity.id, got, expected.to(got.dtype), spec.tolerance[dtype])
     if kernel.row_invariant:
         _compare_parts(f"{parity.id}: a row alone", bound, inputs, inputs.alone, got)
@@ -126,7 +126,9 @@ def _run(
     return out
 
 
-def _expected(spec: OpSpec, facts: dict[str, object], case: OpCase, dtype: torch.dtype) -> Tensor:
+def _expected(
+    spec: OpSpec, judged: Kernel, facts: dict[str, object], case: OpCase, dtype: torch.dtype
+) -> Tensor:
     cpu = torch.device("cpu")
     inputs = case.make(CaseMaker(cpu, dtype))
     widened = tuple(
@@ -140,7 +142,7 @@ def _expected(spec: OpSpec, facts: dict[str, object], case: OpCase, dtype: torch
         prepare=spec.prepare or float32_weight,
     )
     bound = _bind(spec, kernel, facts, inputs, cpu, torch.float32)
-    return _run(bound, inputs, widened, bound.out_dtype)
+    return _run(bound, inputs, judged.as_read(facts, widened), bound.out_dtype)
 
 
 def _compare(what: str, got: Tensor, expected: Tensor, tolerance: Tolerance) -> None:

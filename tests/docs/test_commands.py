@@ -13,7 +13,19 @@ import pytest
 
 from luce_core.cli import USAGE
 
-TARGETS = ("help", "venv", "demo", "lint", "types", "test", "test-all", "docs", "clean")
+TARGETS = (
+    "help",
+    "venv",
+    "demo",
+    "lint",
+    "types",
+    "test",
+    "test-all",
+    "kernels",
+    "kernels-sanitize",
+    "docs",
+    "clean",
+)
 TEXT_SUFFIXES = ("", ".md", ".py", ".sh", ".toml", ".txt", ".jinja")
 # Written apart, so that this file does not hold them.
 FORBIDDEN = (
@@ -123,7 +135,8 @@ def test_nothing_names_a_registry_or_a_path_of_one_machine(root: Path) -> None:
         hidden = any(
             part.startswith(".") and part != ".ci" for part in path.relative_to(root).parts
         )
-        if hidden or path.suffix not in TEXT_SUFFIXES or "__pycache__" in path.parts:
+        built = {"__pycache__", "build"} & set(path.relative_to(root).parts)
+        if hidden or built or path.suffix not in TEXT_SUFFIXES:
             continue
         text = path.read_text()
         found += [f"{path.relative_to(root)}: {word}" for word in FORBIDDEN if word in text]

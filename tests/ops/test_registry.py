@@ -11,6 +11,7 @@ from torch import Tensor
 
 from luce_core.device import Device
 from luce_core.errors import ConfigError, PluginError
+from luce_core.host_memory import usable_cores
 from luce_core.ops.cases import CaseMaker
 from luce_core.ops.core_ops import core_registry
 from luce_core.ops.reference import add, rms_norm
@@ -206,3 +207,26 @@ def test_a_provider_is_named_after_the_functions_package_by_default() -> None:
 def test_a_malformed_spec_is_refused(args: tuple[ArgSpec, ...], message: str) -> None:
     with pytest.raises(PluginError, match=message):
         OpSpec(name="bad", doc="", args=args, out=None, reference=fast_add, cases=lambda: ())
+
+
+def test_a_provider_is_set_up_once_per_engine_before_its_first_op() -> None:
+    calls: list[int] = []
+    registry = registry_with_fast_add(setup=calls.append)
+    registry.register_kernel(
+        "swiglu",
+        fast_add,
+        device="cpu",
+        dtypes=(),
+        setup=calls.append,
+        provider="fast",
+    )
+    binder = registry.binder(CPU, torch.float32, threads=3)
+    assert calls == []
+    binder.bind("add")
+    binder.bind("add")
+    binder.bind("swiglu")
+    assert calls == [3]
+    registry.binder(CPU, torch.float32, {"*": "reference"}, threads=5).bind("add")
+    assert calls == [3]
+    registry.binder(CPU, torch.float32).bind("add")
+    assert calls == [3, usable_cores()]

@@ -1,0 +1,271 @@
+// Paged grouped-query attention. See attention_units.h for how work is cut, attention_tile.h for
+// the order of the arithmetic.
+#include <stdlib.h>
+
+#include "attention_units.h"
+#include "row_kernels.h"
+#include "split.h"
+
+namespace lk {
+namespace LK_ISA_NS {
+namespace {
+
+// A worker's buffers, all of whole vectors.
+struct workspace {
+    float* block;    // keys or values of KV_KEYS positions
+    float* q;        // [tile][dim], scaled
+    float* scores;   // [tile][LK_KV_PART]
+    float* sums;     // [tile][width] of the parts so far
+    float* part;     // [tile][width] of a further part
+    softmax_state state[MAX_LINES];
+    softmax_state part_state[MAX_LINES];
+    int32_t keys[MAX_LINES];  // that each line sees
+};
+
+int64_t line_floats(int32_t dim) { return dim + LK_KV_PART + 2 * (int64_t)padded(dim); }
+
+int64_t block_floats(int32_t dim) { return (int64_t)KV_KEYS * padded(dim); }
+
+int32_t lines_that_fit(int32_t dim, const lk_worker* worker) {
+    const int64_t floats = worker->scratch_bytes / (int64_t)sizeof(float) - block_floats(dim);
+    const int64_t lines = floats / line_floats(dim);
+    if (lines < 1) abort();  // LK_ATTENTION_SCRATCH was not kept
+    return (int32_t)(lines > MAX_LINES ? MAX_LINES : lines);
+}
+
+void lay_out(workspace* work, const attention_plan& plan, const lk_worker* worker) {
+    work->block = (float*)worker->scratch;
+    work->scores = work->block + block_floats(plan.dim);
+    work->sums = work->scores + (int64_t)plan.tile * LK_KV_PART;
+    work->part = work->sums + (int64_t)plan.tile * plan.width;
+    work->q = work->part + (int64_t)plan.tile * plan.width;
+}
+
+int32_t limited(int32_t x, int32_t most) { return x < 0 ? 0 : x < most ? x : most; }
+
+// Stored rows of a head at the positions from `position` on, before `end`.
+void find_rows(const lk_cache& cache, const int32_t* table, int32_t kv_head, int32_t position,
+               int32_t end, stored_rows* found) {
+    found->bytes = (int32_t)cache_row_bytes(cache.type, cache.dim);
+    found->count = limited(end - position, KV_KEYS);
+    const int64_t step = (int64_t)cache.kv_heads * found->bytes;
+    int32_t index = position / cache.block_size, offset = position % cache.block_size;
+    const uint8_t* row = nullptr;
+    for (int32_t i = 0; i < found->count; i++, offset++) {
+        if (offset == cache.block_size) {
+            offset = 0;
+            index++;
+        }
+        row = i == 0 || offset == 0
+                  ? cache_row(&cache, (int64_t)table[index] * cache.block_size + offset, kv_head)
+                  : row + step;
+        found->row[i] = row;
+    }
+}
+
+const int32_t* segment_table(const attention_plan& plan, int32_t segment) {
+    return plan.batch->block_tables + (int64_t)segment * plan.batch->table_stride;
+}
+
+// Scores of all lines for the keys of a part.
+void score_part(const attention_plan& plan, const attention_unit& unit, int32_t begin, int32_t end,
+                workspace* work) {
+    const lk_cache& cache = plan.args->k_cache;
+    const lk_cache& following = plan.args->v_cache;
+    const int32_t* table = segment_table(plan, unit.segment);
+    const block_reader read = key_reader(cache.type);
+    stored_rows rows, next;
+    find_rows(cache, table, unit.kv_head, begin, end, &rows);
+    for (int32_t at = begin; at < end; at += KV_KEYS, rows = next) {
+        const bool last = at + KV_KEYS >= end;
+        find_rows(last ? following : cache, table, unit.kv_head, last ? begin : at + KV_KEYS, end,
+                  &next);
+        read(rows, next, plan.dim, work->block);
+        for (int32_t line = 0; line < unit.lines; line += TILE_ROWS) {
+            const int32_t lines = limited(unit.lines - line, TILE_ROWS);
+            const int32_t seen = limited(work->keys[line + lines - 1] - at, rows.count);
+            score_block(lines, work->q + (int64_t)line * plan.dim, plan.dim, work->block, seen,
+                        work->scores + (int64_t)line * LK_KV_PART + at - begin, LK_KV_PART);
+        }
+    }
+}
+
+// Weighted values of a part onto the sums of all lines. `goes_on`: its next part follows.
+void value_part(const attention_plan& plan, const attention_unit& unit, int32_t begin, int32_t end,
+                bool goes_on, workspace* work, float* sums) {
+    const lk_cache& cache = plan.args->v_cache;
+    const int32_t* table = segment_table(plan, unit.segment);
+    const block_reader read = value_reader(cache.type);
+    stored_rows rows, next;
+    find_rows(cache, table, unit.kv_head, begin, end, &rows);
+    for (int32_t at = begin; at < end; at += KV_KEYS, rows = next) {
+        if (at + KV_KEYS < end || !goes_on) {
+            find_rows(cache, table, unit.kv_head, at + KV_KEYS, end, &next);
+        } else {
+            find_rows(plan.args->k_cache, table, unit.kv_head, end,
+                      tile_keys(plan, unit.segment, unit.line, unit.lines), &next);
+        }
+        read(rows, next, plan.dim, work->block);
+        for (int32_t line = 0; line < unit.lines; line += TILE_ROWS) {
+            const int32_t lines = limited(unit.lines - line, TILE_ROWS);
+            const float* weights = work->scores + (int64_t)line * LK_KV_PART + at - begin;
+            float* out = sums + (int64_t)line * plan.width;
+            const int32_t shared = limited(work->keys[line] - at, rows.count);
+            if (shared) {
+                value_block(lines, weights, LK_KV_PART, work->block, shared, out, plan.width);
+            }
+            // A key that a line does not see may hold NaN: it must not even be weighed with 0.
+            for (int32_t i = 1; i < lines; i++) {
+                const int32_t seen = limited(work->keys[line + i] - at, rows.count);
+                if (seen == shared) continue;
+                value_block(1, weights + (int64_t)i * LK_KV_PART + shared, LK_KV_PART,
+                            work->block + (int64_t)shared * plan.width, seen - shared,
+                            out + (int64_t)i * plan.width, plan.width);
+            }
+        }
+    }
+}
+
+// One part for all lines: sums [lines][width], and states of the lines that see some of it.
+void attend_part(const attention_plan& plan, const attention_unit& unit, int32_t part, bool goes_on,
+                 workspace* work, float* sums, softmax_state* states) {
+    const int32_t begin = part * LK_KV_PART;
+    const int32_t end = begin + limited(work->keys[unit.lines - 1] - begin, LK_KV_PART);
+    score_part(plan, unit, begin, end, work);
+    for (int32_t line = 0; line < unit.lines; line++) {
+        const int32_t seen = limited(work->keys[line] - begin, LK_KV_PART);
+        if (seen) states[line] = softmax_part(work->scores + (int64_t)line * LK_KV_PART, seen);
+        for (int32_t d = 0; d < plan.width; d += W)
+            store(sums + (int64_t)line * plan.width + d, zero());
+    }
+    value_part(plan, unit, begin, end, goes_on, work, sums);
+}
+
+int64_t line_offset(const attention_plan& plan, const attention_unit& unit, int32_t line,
+                    int64_t stride) {
+    const int32_t number = unit.line + line;
+    const int64_t row = plan.batch->cu_seqlens[unit.segment] + number / plan.group;
+    const int32_t head = unit.kv_head * plan.group + number % plan.group;
+    return row * stride + (int64_t)head * plan.dim;
+}
+
+void take_queries(const attention_plan& plan, const attention_unit& unit, workspace* work) {
+    const lk_rows& q = plan.args->q;
+    const vf scale = set1(plan.args->scale);
+    for (int32_t line = 0; line < unit.lines; line++) {
+        const float* from = q.data + line_offset(plan, unit, line, q.stride);
+        float* to = work->q + (int64_t)line * plan.dim;
+        int32_t d = 0;
+        for (; d + W <= plan.dim; d += W) store(to + d, mul(load(from + d), scale));
+        const int32_t rest = plan.dim - d;
+        if (rest) store_first(to + d, mul(load_first(from + d, rest), scale), rest);
+        work->keys[line] = line_keys(plan, unit.segment, unit.line + line);
+    }
+}
+
+void run_unit(const attention_plan& plan, const attention_unit& unit, workspace* work) {
+    take_queries(plan, unit, work);
+    if (unit.partial >= 0) {
+        attend_part(plan, unit, unit.part, false, work, work->sums, work->state);
+        for (int32_t line = 0; line < unit.lines; line++) {
+            float* to = plan.args->partials + (unit.partial + line) * partial_floats(plan);
+            memcpy(to, work->sums + (int64_t)line * plan.width, sizeof(float) * plan.width);
+            to[plan.width] = work->state[line].max;
+            to[plan.width + 1] = work->state[line].sum;
+        }
+        return;
+    }
+    attend_part(plan, unit, 0, unit.parts > 1, work, work->sums, work->state);
+    for (int32_t part = 1; part < unit.parts; part++) {
+        attend_part(plan, unit, part, part + 1 < unit.parts, work, work->part, work->part_state);
+        for (int32_t line = 0; line < unit.lines; line++) {
+            if (part >= part_count(work->keys[line])) continue;
+            merge_part(&work->state[line], work->sums + (int64_t)line * plan.width,
+                       work->part_state[line], work->part + (int64_t)line * plan.width,
+                       plan.width);
+        }
+    }
+    const lk_rows& out = plan.args->out;
+    for (int32_t line = 0; line < unit.lines; line++) {
+        write_output(work->sums + (int64_t)line * plan.width, work->state[line].sum,
+                     out.data + line_offset(plan, unit, line, out.stride), plan.dim);
+    }
+}
+
+// Combines the parts of the lines of split segments.
+void combine(const attention_plan& plan, lk_worker* worker, float* sums) {
+    const int32_t kv_heads = plan.args->k_cache.kv_heads;
+    const int64_t floats = partial_floats(plan);
+    int64_t all = 0;
+    for (int32_t segment = 0; segment < plan.batch->segments; segment++) {
+        if (segment_partials(plan, segment))
+            all += (int64_t)segment_rows(plan.batch, segment) * plan.group * kv_heads;
+    }
+    const lk_range share = lk_share(all, worker);
+    int64_t number = 0, partial = 0;
+    for (int32_t segment = 0; segment < plan.batch->segments; segment++) {
+        const int64_t partials = segment_partials(plan, segment);
+        if (partials == 0) continue;
+        const int32_t lines = segment_rows(plan.batch, segment) * plan.group;
+        const int32_t parts = part_count(tile_keys(plan, segment, 0, lines));
+        for (int32_t i = 0; i < lines * kv_heads; i++, number++) {
+            if (number < share.begin || number >= share.end) continue;
+            const attention_unit unit = {segment, i / lines, i % lines, 1, 0, parts, 0};
+            const int64_t first = partial + (int64_t)unit.kv_head * parts * lines + unit.line;
+            const int32_t own = part_count(line_keys(plan, segment, unit.line));
+            softmax_state state = {0, 0};
+            for (int32_t part = 0; part < own; part++) {
+                const float* from = plan.args->partials + (first + (int64_t)part * lines) * floats;
+                const softmax_state next = {from[plan.width], from[plan.width + 1]};
+                if (part == 0) {
+                    state = next;
+                    memcpy(sums, from, sizeof(float) * plan.width);
+                } else {
+                    merge_part(&state, sums, next, from, plan.width);
+                }
+            }
+            const lk_rows& out = plan.args->out;
+            write_output(sums, state.sum, out.data + line_offset(plan, unit, 0, out.stride),
+                         plan.dim);
+        }
+        partial += partials;
+    }
+}
+
+}  // namespace
+
+void attention(const void* record, const lk_batch* batch, lk_worker* worker) {
+    const lk_attention_args* args = (const lk_attention_args*)record;
+    const int32_t dim = args->k_cache.dim;
+    attention_plan plan = {args, batch, dim, padded(dim), args->heads / args->k_cache.kv_heads,
+                           lines_that_fit(dim, worker), false};
+    workspace work;
+    lay_out(&work, plan, worker);
+
+    if (worker->count > 1 && args->partials != nullptr) {
+        int64_t partials = 0;
+        for (int32_t segment = 0; segment < batch->segments; segment++)
+            partials += segment_partials(plan, segment);
+        const int64_t bytes = partials * partial_floats(plan) * (int64_t)sizeof(float);
+        plan.split = partials > 0 && bytes <= args->partials_bytes;
+    }
+
+    int64_t total = 0;
+    each_unit(plan, [&](const attention_unit& unit) { total += unit_cost(plan, unit); });
+    int64_t before = 0;
+    each_unit(plan, [&](const attention_unit& unit) {
+        const int64_t cost = unit_cost(plan, unit);
+        // The worker in whose share of the total the unit's middle lies.
+        const int64_t owner = (2 * before + cost) * worker->count / (2 * total);
+        before += cost;
+        if (owner == worker->index) run_unit(plan, unit, &work);
+    });
+
+    if (plan.split) {
+        lk_barrier(worker);
+        combine(plan, worker, work.sums);
+    }
+}
+
+}  // namespace LK_ISA_NS
+}  // namespace lk

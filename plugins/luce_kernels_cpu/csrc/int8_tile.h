@@ -1,0 +1,186 @@
+// The product of one tile of 16 weight rows with int8 activation rows, for any block format.
+//
+// Per element and block, in k order: dot (exact in int32), then
+//     sum = fma(scale, d * float(dot), sum)       [twice, for scales per 16 values]
+//     sum = fma(minimum, s, sum)                  [formats with minima]
+// whatever the number of rows: a row's bits depend on that row and the weight row only.
+//
+// A format F has
+//   SUBS, HEADER_BYTES, SUB_BYTES  32-value blocks per file block; side bytes of a file block's
+//                                  head and of each of its 32-value blocks
+//   PLANES, HALVES                 code layout; scales per 32 values (1 or 2)
+//   MINIMA                         0, 1 (times s) or 2 (times d * sum of 16, from `sums`)
+//   OFFSET                         what code 0 stands for is -OFFSET
+//   WIDE                           codes reach 255: OFFSET is 128 and dot4_offset is needed
+//   Header, header(side), codes(at, w), side(at, header, scale, minimum)
+#ifndef LUCE_INT8_TILE_H
+#define LUCE_INT8_TILE_H
+
+#include "kernels.h"
+#include "simd.h"
+
+namespace lk {
+namespace LK_ISA_NS {
+
+// Whether sums of quants must be taken off the dots.
+template <class F>
+constexpr bool has_offset() {
+    return F::OFFSET != 0 && (!F::WIDE || OFFSET_IN_SUM);
+}
+template <class F>
+constexpr int sums_per_block() {
+    return has_offset<F>() || F::MINIMA == 2 ? F::HALVES : 0;
+}
+
+// Of a tile, per 32 values, rounded up.
+template <class F>
+constexpr int block_bytes() {
+    return planes_bytes(F::PLANES) + F::SUB_BYTES + (F::HEADER_BYTES + F::SUBS - 1) / F::SUBS;
+}
+
+template <class F>
+static inline Ints dot_groups(Ints sum, const Bytes* w, const int8_t* q, int first, int last) {
+#pragma GCC unroll 8
+    for (int g = first; g < last; ++g) {
+        if constexpr (F::WIDE) {
+            sum = dot4_offset(sum, w[g], q + 4 * g);
+        } else {
+            sum = dot4(sum, w[g], q + 4 * g);
+        }
+    }
+    return sum;
+}
+
+// The next tile is asked for while this one is multiplied: arithmetic fills the window of pending
+// instructions long before the loads in it fill the memory's.
+template <class F>
+static inline void fetch_block(const uint8_t* at) {
+    for (int i = 0; i < block_bytes<F>(); i += 64) {
+        _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T0);
+    }
+}
+
+template <class F, int M>
+static void int8_rows(const uint8_t* codes, const uint8_t* side, int64_t file_blocks,
+                      const Rows& rows, int first_row, float* out) {
+    // Later rows of the same tile find it in the cache.
+    const bool fetches = first_row == 0 && rows.next != nullptr;
+    const uint8_t* next = fetches ? rows.next : codes;
+    const int64_t next_step = fetches ? block_bytes<F>() : 0;
+    constexpr int HALVES = F::HALVES;
+    constexpr int SUMS = sums_per_block<F>();
+    const int64_t q_stride = rows.q_stride, d_stride = rows.d_stride;
+    const int64_t sums_stride = rows.sums_stride;
+    const int8_t* q = rows.q + first_row * q_stride;
+    const float* d = rows.d + first_row * d_stride;
+    const float* s = rows.s + first_row * d_stride;
+    const int32_t* sums = rows.sums + first_row * sums_stride;
+
+    Floats sum[M];
+#pragma GCC unroll 8
+    for (int r = 0; r < M; ++r) sum[r] = f_zero();
+
+    for (int64_t block = 0; block < file_blocks; ++block) {
+        const typename F::Header header = F::header(side);
+        side += F::HEADER_BYTES;
+        for (int sub = 0; sub < F::SUBS; ++sub) {
+            fetch_block<F>(next);
+            next += next_step;
+            Bytes w[8];
+            F::codes(codes, w);
+            Floats scale[HALVES], minimum[HALVES];
+            F::side(side, header, scale, minimum);
+#pragma GCC unroll 8
+            for (int r = 0; r < M; ++r) {
+                const int8_t* row_q = q + r * q_stride;
+                const Floats row_d = f_all(d[r * d_stride]);
+#pragma GCC unroll 2
+                for (int half = 0; half < HALVES; ++half) {
+                    constexpr int STEP = 8 / HALVES;
+                    Ints dot = i_zero();
+                    if constexpr (has_offset<F>()) dot = i_all(sums[r * sums_stride + half]);
+                    dot = dot_groups<F>(dot, w, row_q, half * STEP, half * STEP + STEP);
+                    sum[r] = f_fma(scale[half], f_mul(row_d, f_from_ints(dot)), sum[r]);
+                    if constexpr (F::MINIMA == 2) {
+                        float at;
+                        __builtin_memcpy(&at, sums + r * sums_stride + half, 4);
+                        sum[r] = f_fma(minimum[half], f_all(at), sum[r]);
+                    }
+                }
+                if constexpr (F::MINIMA == 1) {
+                    sum[r] = f_fma(minimum[0], f_all(s[r * d_stride]), sum[r]);
+                }
+            }
+            codes += planes_bytes(F::PLANES);
+            side += F::SUB_BYTES;
+            q += BLOCK;
+            d += 1;
+            s += 1;
+            sums += SUMS;
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < M; ++r) f_store(out + r * LANES, sum[r]);
+}
+
+template <class F>
+static void int8_tile(const lk_weight& weight, int64_t tile, const Rows& rows, float* out,
+                      uint8_t*) {
+    const uint8_t* codes = weight.tile(tile);
+    const uint8_t* side = codes + weight.side_offset;
+    const int64_t file_blocks = weight.k / (F::SUBS * BLOCK);
+    for (int row = 0; row < rows.count;) {
+        const int left = rows.count - row;
+        float* at = out + row * LANES;
+        if (left >= MAX_ROWS) {
+            int8_rows<F, MAX_ROWS>(codes, side, file_blocks, rows, row, at);
+            row += MAX_ROWS;
+            continue;
+        }
+        switch (left) {
+            case 1: int8_rows<F, 1>(codes, side, file_blocks, rows, row, at); break;
+            case 2: int8_rows<F, 2>(codes, side, file_blocks, rows, row, at); break;
+            case 3: int8_rows<F, 3>(codes, side, file_blocks, rows, row, at); break;
+            default:
+                if constexpr (MAX_ROWS > 4) {
+                    if (left == 4) int8_rows<F, 4>(codes, side, file_blocks, rows, row, at);
+                    if (left == 5) int8_rows<F, 5>(codes, side, file_blocks, rows, row, at);
+                    if (left == 6) int8_rows<F, 6>(codes, side, file_blocks, rows, row, at);
+                    if (left == 7) int8_rows<F, 7>(codes, side, file_blocks, rows, row, at);
+                }
+        }
+        row += left;
+    }
+}
+
+// Offsets: -OFFSET times the sum of the quants that share a scale. Minima per 16 values: float
+// d * sum of 16 quants.
+template <class F>
+static void prepare_sums(const Rows& rows, int64_t blocks, int32_t* sums) {
+    constexpr int HALVES = F::HALVES, STEP = BLOCK / HALVES;
+    for (int r = 0; r < rows.count; ++r) {
+        const int8_t* q = rows.q + r * rows.q_stride;
+        for (int64_t i = 0; i < blocks * HALVES; ++i) {
+            int32_t sum = 0;
+            for (int j = 0; j < STEP; ++j) sum += q[i * STEP + j];
+            int32_t* at = sums + r * rows.sums_stride + i;
+            if constexpr (F::MINIMA == 2) {
+                const float scaled = rows.d[r * rows.d_stride + i / HALVES] * float(sum);
+                __builtin_memcpy(at, &scaled, 4);
+            } else {
+                *at = -F::OFFSET * sum;
+            }
+        }
+    }
+}
+
+template <class F>
+constexpr Kernel int8_kernel() {
+    constexpr int SUMS = sums_per_block<F>();
+    return {SUMS, SUMS ? prepare_sums<F> : nullptr, int8_tile<F>};
+}
+
+}  // namespace LK_ISA_NS
+}  // namespace lk
+
+#endif

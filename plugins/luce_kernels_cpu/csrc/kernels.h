@@ -1,0 +1,61 @@
+// The kernels of one instruction set, and what the matmul driver gives them.
+#ifndef LUCE_KERNELS_OF_ISA_H
+#define LUCE_KERNELS_OF_ISA_H
+
+#include <cstdint>
+
+#include "weight.h"
+
+namespace lk {
+
+// Consecutive activation rows of one call. INT8 kernels read q, d, s and sums; others read x.
+struct Rows {
+    int count;
+    const int8_t* q;
+    const float* d;
+    const float* s;
+    const int32_t* sums;  // [rows, sums_stride]: what `prepare` wrote
+    const float* x;
+    int64_t q_stride, d_stride, sums_stride, x_stride;
+    const uint8_t* next;  // the tile that will be read after this one, or NULL
+};
+
+struct Kernel {
+    int32_t sums_per_block;  // 4-byte entries per row and 32 values
+    // Fills `sums` for rows.count rows of `blocks` blocks; NULL if sums_per_block is 0.
+    void (*prepare)(const Rows& rows, int64_t blocks, int32_t* sums);
+    // out[r * 16 + lane] of all rows of one tile. `work` has work_bytes() bytes.
+    void (*tile)(const lk_weight& weight, int64_t tile, const Rows& rows, float* out,
+                 uint8_t* work);
+};
+
+constexpr int DECODE_VALUES = 256;  // the most values that a file block has
+constexpr int DECODED_BYTES = DECODE_VALUES * LANES * 4;
+
+constexpr int64_t work_bytes(Layout layout, int64_t rows) {
+    const int64_t lost = rows * LANES * 4;
+    return layout == Layout::INT8 ? 0 : layout == Layout::PLAIN ? lost : lost + DECODED_BYTES;
+}
+
+using QuantizeRow = void (*)(const float* x, int32_t k, int8_t* q, float* d, float* s);
+
+#define LK_DECLARE_ISA(NS)                            \
+    namespace NS {                                    \
+    const Kernel* find_legacy_kernel(int32_t type);   \
+    const Kernel* find_k_kernel(int32_t type);        \
+    const Kernel* find_float4_kernel(int32_t type);   \
+    const Kernel* find_float_kernel(Layout, int32_t); \
+    void quantize_row(const float* x, int32_t k, int8_t* q, float* d, float* s); \
+    }
+LK_DECLARE_ISA(avx2)
+LK_DECLARE_ISA(avx512)
+LK_DECLARE_ISA(avx512_vnni)
+#undef LK_DECLARE_ISA
+
+// NULL if this instruction set has none for the format.
+const Kernel* find_kernel(Isa isa, const Format& format);
+QuantizeRow find_quantize_row(Isa isa);
+
+}  // namespace lk
+
+#endif

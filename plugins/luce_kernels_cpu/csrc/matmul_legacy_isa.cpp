@@ -1,0 +1,44 @@
+// Tiles of Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0. Side data: see formats_legacy.cpp.
+#include "codes.h"
+#include "int8_tile.h"
+
+namespace lk {
+namespace LK_ISA_NS {
+namespace {
+
+template <Planes P, int OFFSET_, bool MINIMUM>
+struct Legacy {
+    static constexpr int SUBS = 1, HEADER_BYTES = 0, SUB_BYTES = MINIMUM ? 64 : 32;
+    static constexpr Planes PLANES = P;
+    static constexpr int HALVES = 1, MINIMA = MINIMUM, OFFSET = OFFSET_;
+    static constexpr bool WIDE = OFFSET_ == 128;
+    struct Header {};
+    static inline Header header(const uint8_t*) { return {}; }
+    static inline void codes(const uint8_t* at, Bytes* w) { load_codes<P>(at, w); }
+    static inline void side(const uint8_t* at, Header, Floats* scale, Floats* minimum) {
+        scale[0] = f_from_half(at);
+        if constexpr (MINIMUM) minimum[0] = f_from_half(at + 32);
+    }
+};
+
+constexpr Kernel Q4_0 = int8_kernel<Legacy<Planes::NIBBLES, 8, false>>();
+constexpr Kernel Q4_1 = int8_kernel<Legacy<Planes::NIBBLES, 0, true>>();
+constexpr Kernel Q5_0 = int8_kernel<Legacy<Planes::NIBBLES_BIT, 16, false>>();
+constexpr Kernel Q5_1 = int8_kernel<Legacy<Planes::NIBBLES_BIT, 0, true>>();
+constexpr Kernel Q8_0 = int8_kernel<Legacy<Planes::BYTES, 128, false>>();
+
+}  // namespace
+
+const Kernel* find_legacy_kernel(int32_t type) {
+    switch (type) {
+        case 2: return &Q4_0;
+        case 3: return &Q4_1;
+        case 6: return &Q5_0;
+        case 7: return &Q5_1;
+        case 8: return &Q8_0;
+        default: return nullptr;
+    }
+}
+
+}  // namespace LK_ISA_NS
+}  // namespace lk

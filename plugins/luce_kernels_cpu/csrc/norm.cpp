@@ -1,0 +1,88 @@
+// Root-mean-square norm of rows, or of each head of a row.
+#include "quantize_row.h"
+#include "row_kernels.h"
+#include "split.h"
+#include "vec.h"
+
+namespace lk {
+namespace LK_ISA_NS {
+namespace {
+
+// Values normed at a time where the float row itself is not wanted.
+constexpr int CHUNK = 256;
+
+// Four chains, then their sum in one fixed tree: the order depends on n alone.
+float sum_of_squares(const float* x, int n) {
+    vf a = zero(), b = zero(), c = zero(), d = zero();
+    int i = 0;
+    for (; i + 4 * W <= n; i += 4 * W) {
+        const vf p = load(x + i), q = load(x + i + W);
+        const vf r = load(x + i + 2 * W), s = load(x + i + 3 * W);
+        a = fma(p, p, a);
+        b = fma(q, q, b);
+        c = fma(r, r, c);
+        d = fma(s, s, d);
+    }
+    for (; i < n; i += W) {
+        const vf p = n - i < W ? load_first(x + i, n - i) : load(x + i);
+        a = fma(p, p, a);
+    }
+    return sum_lanes(add(add(a, b), add(c, d)));
+}
+
+void scale_values(const float* x, const float* weight, float scale, int n, float* out) {
+    const vf all = set1(scale);
+    int i = 0;
+    for (; i + W <= n; i += W) store(out + i, mul(mul(load(x + i), all), load(weight + i)));
+    if (i < n) {
+        const vf y = mul(mul(load_first(x + i, n - i), all), load_first(weight + i, n - i));
+        store_first(out + i, y, n - i);
+    }
+}
+
+float inverse_rms(const float* x, int n, float eps) {
+    return 1.0f / __builtin_sqrtf(sum_of_squares(x, n) / (float)n + eps);
+}
+
+// One row with its int8 form, and its floats if `out` is not NULL.
+void quantized_row(const lk_norm_args& args, const float* x, float* out, int64_t row) {
+    int8_t* q = args.quantized.q + row * args.quantized.q_stride;
+    float* d = args.quantized.d + row * args.quantized.d_stride;
+    float* s = args.quantized.s + row * args.quantized.d_stride;
+    float chunk[CHUNK];
+    for (int start = 0; start < args.x.width; start += args.group) {
+        const float scale = inverse_rms(x + start, args.group, args.eps);
+        for (int i = 0; i < args.group; i += CHUNK) {
+            const int n = args.group - i < CHUNK ? args.group - i : CHUNK, at = start + i;
+            float* values = out ? out + at : chunk;
+            scale_values(x + at, args.weight + i, scale, n, values);
+            quantize_values(values, n, q + at, d + at / 32, s + at / 32);
+        }
+    }
+}
+
+}  // namespace
+
+void norm(const void* record, const lk_batch* batch, lk_worker* worker) {
+    const lk_norm_args& args = *(const lk_norm_args*)record;
+    const int64_t rows = lk_row_count(&args.x, batch);
+    if (args.quantized.q) {
+        const lk_range share = lk_share(rows, worker);
+        for (int64_t row = share.begin; row < share.end; row++) {
+            float* out = args.out.data ? args.out.data + row * args.out.stride : nullptr;
+            quantized_row(args, args.x.data + row * args.x.stride, out, row);
+        }
+        return;
+    }
+    const int64_t groups = args.x.width / args.group;
+    const lk_range share = lk_share(rows * groups, worker);
+    for (int64_t unit = share.begin; unit < share.end; unit++) {
+        const int64_t row = unit / groups, at = unit % groups * args.group;
+        const float* x = args.x.data + row * args.x.stride + at;
+        scale_values(x, args.weight, inverse_rms(x, args.group, args.eps), args.group,
+                     args.out.data + row * args.out.stride + at);
+    }
+}
+
+}  // namespace LK_ISA_NS
+}  // namespace lk

@@ -1,0 +1,57 @@
+// silu(gate) * up, with an optional limit and int8 form of the result.
+#include "exp.h"
+#include "quantize_row.h"
+#include "row_kernels.h"
+#include "split.h"
+
+namespace lk {
+namespace LK_ISA_NS {
+namespace {
+
+// Columns of a unit of work: whole quant blocks.
+constexpr int CHUNK = 256;
+
+vf gated(vf gate, vf up, float limit) {
+    if (limit > 0.0f) {
+        // NaN passes: min and max give their second operand then.
+        gate = min(set1(limit), gate);
+        up = max(set1(-limit), min(set1(limit), up));
+    }
+    const vf silu = div(gate, add(set1(1.0f), exp(sub(zero(), gate))));
+    return mul(silu, up);
+}
+
+void gate_values(const float* gate, const float* up, float limit, int n, float* out) {
+    int i = 0;
+    for (; i + W <= n; i += W) store(out + i, gated(load(gate + i), load(up + i), limit));
+    const int rest = n - i;
+    if (rest) {
+        const vf y = gated(load_first(gate + i, rest), load_first(up + i, rest), limit);
+        store_first(out + i, y, rest);
+    }
+}
+
+}  // namespace
+
+void swiglu(const void* record, const lk_batch* batch, lk_worker* worker) {
+    const lk_swiglu_args& args = *(const lk_swiglu_args*)record;
+    const int width = args.gate.width;
+    const int64_t chunks = (width + CHUNK - 1) / CHUNK;
+    const lk_range share = lk_share(lk_row_count(&args.gate, batch) * chunks, worker);
+    float chunk[CHUNK];
+    for (int64_t unit = share.begin; unit < share.end; unit++) {
+        const int64_t row = unit / chunks, at = unit % chunks * CHUNK;
+        const int n = (int)(width - at < CHUNK ? width - at : CHUNK);
+        float* out = args.out.data ? args.out.data + row * args.out.stride + at : chunk;
+        gate_values(args.gate.data + row * args.gate.stride + at,
+                    args.up.data + row * args.up.stride + at, args.limit, n, out);
+        if (args.quantized.q) {
+            quantize_values(out, n, args.quantized.q + row * args.quantized.q_stride + at,
+                         args.quantized.d + row * args.quantized.d_stride + at / 32,
+                         args.quantized.s + row * args.quantized.d_stride + at / 32);
+        }
+    }
+}
+
+}  // namespace LK_ISA_NS
+}  // namespace lk

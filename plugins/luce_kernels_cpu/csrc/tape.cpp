@@ -1,0 +1,140 @@
+// A step as a list of records, run as one parallel region.
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "bounds.h"
+#include "error.h"
+#include "luce_kernels.h"
+#include "pool.h"
+
+namespace {
+
+struct Op {
+    const char* name;
+    lk_kernel kernel;
+    int64_t args_bytes;
+};
+
+// In the order of the LK_OP_ enumeration.
+const Op kOps[LK_OP_COUNT] = {
+    {"quantize", lk_quantize, sizeof(lk_quantize_args)},
+    {"matmul", lk_matmul, sizeof(lk_matmul_args)},
+    {"norm", lk_norm, sizeof(lk_norm_args)},
+    {"rope", lk_rope, sizeof(lk_rope_args)},
+    {"kv_write", lk_kv_write, sizeof(lk_kv_write_args)},
+    {"attention", lk_attention, sizeof(lk_attention_args)},
+    {"swiglu", lk_swiglu, sizeof(lk_swiglu_args)},
+    {"add", lk_add, sizeof(lk_add_args)},
+    {"embedding", lk_embedding, sizeof(lk_embedding_args)},
+    {"gather", lk_gather, sizeof(lk_gather_args)},
+    {"argmax", lk_argmax, sizeof(lk_argmax_args)},
+};
+
+int check_op(int32_t op, int64_t args_bytes) {
+    if (op < 0 || op >= LK_OP_COUNT) return lk_fail("no op %d: there are %d", op, LK_OP_COUNT);
+    if (args_bytes != kOps[op].args_bytes) {
+        return lk_fail("%s: a record of %lld bytes, expected %lld", kOps[op].name,
+                       static_cast<long long>(args_bytes),
+                       static_cast<long long>(kOps[op].args_bytes));
+    }
+    return 0;
+}
+
+int64_t nanoseconds() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+struct Record {
+    lk_kernel kernel;
+    const void* args;
+    bool barrier;
+};
+
+}  // namespace
+
+struct lk_tape {
+    std::vector<Record> records;
+    std::vector<std::unique_ptr<unsigned char[]>> arguments;
+    lk_bounds bounds{};
+};
+
+namespace {
+
+struct Run {
+    const lk_tape* tape;
+    const lk_batch* batch;
+    int64_t* op_ns;
+};
+
+void run_records(void* context, lk_worker* worker) {
+    const Run& run = *static_cast<const Run*>(context);
+    int64_t* op_ns = worker->index == 0 ? run.op_ns : nullptr;
+    int64_t begun = op_ns != nullptr ? nanoseconds() : 0;
+    for (const Record& record : run.tape->records) {
+        record.kernel(record.args, run.batch, worker);
+        if (record.barrier) lk_barrier(worker);
+        if (op_ns != nullptr) {
+            const int64_t now = nanoseconds();
+            *op_ns++ = now - begun;
+            begun = now;
+        }
+    }
+}
+
+struct One {
+    lk_kernel kernel;
+    const void* args;
+    const lk_batch* batch;
+};
+
+void run_one(void* context, lk_worker* worker) {
+    const One& one = *static_cast<const One*>(context);
+    one.kernel(one.args, one.batch, worker);
+}
+
+}  // namespace
+
+lk_tape* lk_tape_create(const lk_limits* limits) {
+    lk_tape* tape = new (std::nothrow) lk_tape;
+    if (tape == nullptr) {
+        lk_fail("no memory for a tape");
+        return nullptr;
+    }
+    tape->bounds.limits = *limits;
+    return tape;
+}
+
+int32_t lk_tape_add(lk_tape* tape, int32_t op, const void* args, int64_t args_bytes,
+                    int32_t barrier) {
+    if (check_op(op, args_bytes) || lk_bounds_add(&tape->bounds, op, args)) return -1;
+    try {
+        auto copy = std::make_unique<unsigned char[]>(static_cast<size_t>(args_bytes));
+        std::memcpy(copy.get(), args, static_cast<size_t>(args_bytes));
+        tape->records.push_back({kOps[op].kernel, copy.get(), barrier != 0});
+        tape->arguments.push_back(std::move(copy));
+    } catch (const std::bad_alloc&) {
+        return lk_fail("no memory for record %zu of a tape", tape->records.size());
+    }
+    return 0;
+}
+
+void lk_tape_free(lk_tape* tape) { delete tape; }
+
+int32_t lk_tape_run(const lk_tape* tape, lk_pool* pool, const lk_batch* batch, int64_t* op_ns) {
+    if (lk_check_batch(&tape->bounds, batch)) return -1;
+    Run run{tape, batch, op_ns};
+    return lk_pool_run(pool, run_records, &run);
+}
+
+int32_t lk_run(lk_pool* pool, int32_t op, const void* args, int64_t args_bytes,
+               const lk_batch* batch) {
+    lk_bounds bounds{};
+    if (check_op(op, args_bytes) || lk_bounds_add(&bounds, op, args)) return -1;
+    if (lk_check_batch(&bounds, batch)) return -1;
+    One one{kOps[op].kernel, args, batch};
+    return lk_pool_run(pool, run_one, &one);
+}

@@ -1,0 +1,154 @@
+"""Records as the C structs that a tape copies."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from luce_kernels_cpu import structs
+from luce_kernels_cpu.graph import QuantizedValue, Record, View
+from luce_kernels_cpu.provider import address
+from luce_kernels_cpu.schedule import Stored
+from luce_kernels_cpu.structs import Op
+from luce_kernels_cpu.views import NO_QUANTIZED, NO_ROWS, cache_view, quantized_at
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Addresses: of the arena's values, and of what attention's workers share."""
+
+    arena: int
+    offsets: Mapping[Stored, int]
+    partials: int
+    partials_bytes: int
+
+    def rows(self, view: View) -> structs.Rows:
+        value = view.value
+        start = self.arena + self.offsets[value] + 4 * view.offset
+        return structs.Rows(start, value.stride, view.width, value.domain, 0)
+
+    def quantized(self, value: QuantizedValue | None) -> structs.Quantized:
+        if value is None:
+            return NO_QUANTIZED
+        return quantized_at(self.arena + self.offsets[value], value.max_rows, value.k)
+
+
+def emit(record: Record, memory: Memory) -> c.Structure:
+    """The argument record of its op."""
+    return _EMITTERS[record.op](record, memory)
+
+
+def _quantize(record: Record, memory: Memory) -> c.Structure:
+    return structs.QuantizeArgs(
+        memory.rows(record.views["x"]), memory.quantized(record.quantized_out)
+    )
+
+
+def _matmul(record: Record, memory: Memory) -> c.Structure:
+    residual = record.views.get("residual")
+    return structs.MatmulArgs(
+        record.constants["weight"].handle,
+        memory.rows(record.views["x"]),
+        memory.quantized(record.quantized_in),
+        address(record.constants["bias"]),
+        NO_ROWS if residual is None else memory.rows(residual),
+        memory.rows(record.out),
+        None,
+    )
+
+
+def _norm(record: Record, memory: Memory) -> c.Structure:
+    return structs.NormArgs(
+        memory.rows(record.views["x"]),
+        address(record.constants["weight"]),
+        record.constants["eps"],
+        record.constants["group"],
+        memory.rows(record.out),
+        memory.quantized(record.quantized_out),
+    )
+
+
+def _rope(record: Record, memory: Memory) -> c.Structure:
+    constants = record.constants
+    return structs.RopeArgs(
+        memory.rows(record.views["x"]),
+        address(constants["inv_freq"]),
+        constants["heads"],
+        constants["dim"],
+        constants["rotary_dim"] // 2,
+        constants["interleaved"],
+        constants["attention_factor"],
+        memory.rows(record.out),
+    )
+
+
+def _kv_write(record: Record, memory: Memory) -> c.Structure:
+    facts = record.constants
+    k_cache, v_cache = record.caches
+    return structs.KvWriteArgs(
+        memory.rows(record.views["k"]),
+        memory.rows(record.views["v"]),
+        cache_view(k_cache, facts["k_type"], facts),
+        cache_view(v_cache, facts["v_type"], facts),
+    )
+
+
+def _attention(record: Record, memory: Memory) -> c.Structure:
+    facts = record.constants
+    k_cache, v_cache = record.caches
+    return structs.AttentionArgs(
+        memory.rows(record.views["q"]),
+        cache_view(k_cache, facts["k_type"], facts),
+        cache_view(v_cache, facts["v_type"], facts),
+        facts["heads"],
+        facts["scale"],
+        memory.rows(record.out),
+        memory.partials,
+        memory.partials_bytes,
+    )
+
+
+def _swiglu(record: Record, memory: Memory) -> c.Structure:
+    return structs.SwigluArgs(
+        memory.rows(record.views["gate"]),
+        memory.rows(record.views["up"]),
+        memory.rows(record.out),
+        record.constants["limit"] or 0.0,
+        memory.quantized(record.quantized_out),
+    )
+
+
+def _add(record: Record, memory: Memory) -> c.Structure:
+    a, b = record.views["a"], record.views["b"]
+    return structs.AddArgs(memory.rows(a), memory.rows(b), memory.rows(record.out))
+
+
+def _embedding(record: Record, memory: Memory) -> c.Structure:
+    return structs.EmbeddingArgs(record.constants["table"].handle, memory.rows(record.out))
+
+
+def _gather(record: Record, memory: Memory) -> c.Structure:
+    return structs.GatherArgs(memory.rows(record.views["x"]), memory.rows(record.out))
+
+
+def _argmax(record: Record, memory: Memory) -> c.Structure:
+    return structs.ArgmaxArgs(memory.rows(record.views["x"]), memory.rows(record.out).data)
+
+
+_EMITTERS: Mapping[Op, Callable[[Record, Memory], c.Structure]] = MappingProxyType(
+    {
+        Op.QUANTIZE: _quantize,
+        Op.MATMUL: _matmul,
+        Op.NORM: _norm,
+        Op.ROPE: _rope,
+        Op.KV_WRITE: _kv_write,
+        Op.ATTENTION: _attention,
+        Op.SWIGLU: _swiglu,
+        Op.ADD: _add,
+        Op.EMBEDDING: _embedding,
+        Op.GATHER: _gather,
+        Op.ARGMAX: _argmax,
+    }
+)

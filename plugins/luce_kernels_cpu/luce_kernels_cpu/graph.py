@@ -1,0 +1,250 @@
+"""A recording as records of the native library, before fusing and before memory is given out.
+
+A recording reuses arena places; here every output is a value of its own, so that passes need only
+look at who reads what. Memory is shared again in schedule.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from luce_core.ops.record import BufferRef, Call, ConstRef, FieldRef, Recording, Ref
+from luce_core.ops.spec import Rows
+from luce_core.ops.symbols import RecordingRefused
+from luce_kernels_cpu import eager
+from luce_kernels_cpu.structs import Domain, Op
+from luce_kernels_cpu.views import contiguous_inside, quantized_bytes
+
+DOMAINS: Mapping[Rows, Domain] = MappingProxyType(
+    {Rows.TOKENS: Domain.TOKENS, Rows.LOGITS: Domain.LOGITS}
+)
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """Memory that one record fills: float or int32 rows `stride` elements apart."""
+
+    domain: Domain
+    max_rows: int
+    stride: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.max_rows * self.stride * 4
+
+
+@dataclass(slots=True, eq=False)
+class QuantizedValue:
+    """The int8 form of rows of k values."""
+
+    max_rows: int
+    k: int
+
+    @property
+    def nbytes(self) -> int:
+        return quantized_bytes(self.max_rows, self.k)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Part of each row of a value: `width` elements from `offset` on."""
+
+    value: Value
+    offset: int
+    width: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.offset == 0 and self.width == self.value.stride
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One record of the tape. `views` are read, by the name of the C field; `constants` hold what
+    the op needs besides (weights are kept alive by them)."""
+
+    op: Op
+    out: View
+    views: dict[str, View] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    caches: tuple[Tensor, ...] = ()
+    quantized_in: QuantizedValue | None = None
+    quantized_out: QuantizedValue | None = None
+
+    @property
+    def writes_caches(self) -> bool:
+        return self.op is Op.KV_WRITE
+
+    @property
+    def reads(self) -> tuple[Value | QuantizedValue, ...]:
+        """What must be complete before this record."""
+        values: list[Value | QuantizedValue] = [view.value for view in self.views.values()]
+        if self.quantized_in is not None:
+            values.append(self.quantized_in)
+        return tuple(values)
+
+    @property
+    def writes(self) -> tuple[Value | QuantizedValue, ...]:
+        values: list[Value | QuantizedValue] = []
+        if self.op not in (Op.KV_WRITE, Op.QUANTIZE):
+            values.append(self.out.value)
+        if self.quantized_out is not None:
+            values.append(self.quantized_out)
+        return tuple(values)
+
+
+@dataclass(slots=True)
+class Graph:
+    """The records of a step in order, and what the step returns."""
+
+    records: list[Record]
+    outputs: tuple[View, ...]
+    output_tails: tuple[tuple[int, ...], ...]
+    returns_tuple: bool
+
+
+class _Builder:
+    def __init__(self, recording: Recording) -> None:
+        self._most = {Domain.TOKENS: recording.max_rows, Domain.LOGITS: recording.max_logits}
+        self._places: dict[int, Value] = {}
+
+    def record(self, call: Call) -> Record:
+        name = call.op.spec.name
+        kernel = call.op.kernel
+        make = _MAKERS.get(name)
+        if make is None or getattr(eager, name, None) is not kernel.fn:
+            raise RecordingRefused(name, f"it is bound to {kernel.provider}")
+        reads = [self.read(name, ref) for ref in call.args]
+        record = make(call, reads)
+        if call.out is not None:
+            record.out = self.write(name, call.out)
+        return record
+
+    def read(self, op: str, ref: Ref) -> View | str | Tensor | None:
+        """A view of an activation, the name of a field, a cache, or None for the batch."""
+        match ref:
+            case BufferRef():
+                if ref.dtype is not torch.float32:
+                    raise RecordingRefused(op, f"the native kernels read float32, not {ref.dtype}")
+                return self.view(op, ref)
+            case FieldRef(name):
+                return name
+            case ConstRef(Tensor() as cache):
+                return cache
+            case _:
+                return None
+
+    def view(self, op: str, ref: BufferRef) -> View:
+        value = self._places.get(ref.place)
+        assert value is not None, f"{op} reads arena place {ref.place} before it is written"
+        if not contiguous_inside((1, *ref.tail), ref.strides):
+            raise RecordingRefused(op, f"it reads rows {ref.tail} with strides {ref.strides}")
+        assert ref.strides[0] == value.stride, (op, ref)
+        return View(value, ref.offset, prod(ref.tail))
+
+    def write(self, op: str, ref: BufferRef) -> View:
+        domain = DOMAINS.get(ref.rows)
+        if domain is None or ref.dtype not in (torch.float32, torch.int32):
+            raise RecordingRefused(op, f"it writes {ref.dtype} rows of {ref.rows}")
+        value = Value(domain, self._most[domain], ref.strides[0])
+        self._places[ref.place] = value
+        return View(value, 0, value.stride)
+
+
+def build_graph(recording: Recording) -> Graph:
+    """RecordingRefused names the op that the native library cannot do."""
+    builder = _Builder(recording)
+    records = [builder.record(call) for call in recording.calls]
+    return Graph(
+        records,
+        tuple(builder.view("the result", ref) for ref in recording.outputs),
+        tuple(ref.tail for ref in recording.outputs),
+        recording.returns_tuple,
+    )
+
+
+_NOWHERE = View(Value(Domain.FIXED, 0, 0), 0, 0)
+
+
+def _expect_field(call: Call, found: Any, name: str) -> None:
+    """The library reads a field of the batch by name, so the call must pass that one."""
+    if found != name:
+        raise RecordingRefused(call.op.spec.name, f"it must read the batch's {name}")
+
+
+def _quant_matmul(call: Call, reads: list[Any]) -> Record:
+    weight, bias = call.op.weights
+    return Record(Op.MATMUL, _NOWHERE, {"x": reads[0]}, {"weight": weight, "bias": bias})
+
+
+def _embedding_rows(call: Call, reads: list[Any]) -> Record:
+    _expect_field(call, reads[0], "token_ids")
+    return Record(Op.EMBEDDING, _NOWHERE, {}, {"table": call.op.weights[0]})
+
+
+def _rms_norm(call: Call, reads: list[Any]) -> Record:
+    weight = call.op.weights[0]
+    constants = {"weight": weight, "eps": call.op.constants["eps"], "group": weight.shape[0]}
+    return Record(Op.NORM, _NOWHERE, {"x": reads[0]}, constants)
+
+
+def _rope(call: Call, reads: list[Any]) -> Record:
+    _expect_field(call, reads[1], "positions")
+    ref = call.args[0]
+    assert isinstance(ref, BufferRef)
+    heads, dim = ref.tail
+    constants = {**call.op.constants, "heads": heads, "dim": dim}
+    return Record(Op.ROPE, _NOWHERE, {"x": reads[0]}, constants)
+
+
+def _kv_write(call: Call, reads: list[Any]) -> Record:
+    k, v, kv_rows, k_cache, v_cache = reads
+    _expect_field(call, kv_rows, "kv_rows")
+    return Record(
+        Op.KV_WRITE, _NOWHERE, {"k": k, "v": v}, call.op.constants, caches=(k_cache, v_cache)
+    )
+
+
+def _paged_attention(call: Call, reads: list[Any]) -> Record:
+    q, _, k_cache, v_cache = reads
+    return Record(Op.ATTENTION, _NOWHERE, {"q": q}, call.op.constants, caches=(k_cache, v_cache))
+
+
+def _swiglu(call: Call, reads: list[Any]) -> Record:
+    return Record(Op.SWIGLU, _NOWHERE, {"gate": reads[0], "up": reads[1]}, call.op.constants)
+
+
+def _add(call: Call, reads: list[Any]) -> Record:
+    return Record(Op.ADD, _NOWHERE, {"a": reads[0], "b": reads[1]})
+
+
+def _gather_rows(call: Call, reads: list[Any]) -> Record:
+    _expect_field(call, reads[1], "logit_rows")
+    return Record(Op.GATHER, _NOWHERE, {"x": reads[0]})
+
+
+def _argmax(call: Call, reads: list[Any]) -> Record:
+    return Record(Op.ARGMAX, _NOWHERE, {"x": reads[0]})
+
+
+_MAKERS = MappingProxyType(
+    {
+        "quant_matmul": _quant_matmul,
+        "embedding_rows": _embedding_rows,
+        "rms_norm": _rms_norm,
+        "rope": _rope,
+        "kv_write": _kv_write,
+        "paged_attention": _paged_attention,
+        "swiglu": _swiglu,
+        "add": _add,
+        "gather_rows": _gather_rows,
+        "argmax": _argmax,
+    }
+)

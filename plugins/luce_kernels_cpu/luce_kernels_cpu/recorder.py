@@ -1,0 +1,128 @@
+"""Compiles a recorded forward pass into a tape, and runs it: one call into the library a step."""
+
+from __future__ import annotations
+
+import ctypes as c
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from luce_core.batch.packed import PackedBatch
+from luce_core.errors import LuceError, StepFault
+from luce_core.ops.record import Recording
+from luce_kernels_cpu import structs
+from luce_kernels_cpu.batch_view import fill_batch
+from luce_kernels_cpu.emit import Memory, emit
+from luce_kernels_cpu.fuse import ALL_PASSES, Fusion, fuse
+from luce_kernels_cpu.graph import Graph, View, build_graph
+from luce_kernels_cpu.library import last_error
+from luce_kernels_cpu.provider import Provider, provider
+from luce_kernels_cpu.schedule import schedule
+from luce_kernels_cpu.structs import Domain, Op
+from luce_kernels_cpu.views import ALIGN, partials_bytes
+
+
+def compile_recording(recording: Recording, fusion: Fusion = ALL_PASSES) -> NativeProgram:
+    """RecordingRefused names an op that the library cannot replay. Called at load, after the
+    caches exist; the program keeps them alive."""
+    graph = build_graph(recording)
+    fuse(graph, fusion)
+    return NativeProgram(provider(), graph, recording, overlap=fusion.overlap)
+
+
+class NativeProgram:
+    """A tape with its memory. Called with a batch on one thread at a time; what it returns is
+    valid until the next call."""
+
+    def __init__(
+        self, owner: Provider, graph: Graph, recording: Recording, *, overlap: bool
+    ) -> None:
+        self._owner = owner
+        self._run = owner.library.lk_tape_run
+        self._graph = graph  # keeps weights and caches alive, whose addresses the tape holds
+        self.names = tuple(record.op.name.lower() for record in graph.records)
+        plan = schedule(graph, overlap=overlap)
+        self.barriers = sum(plan.barriers)
+        partials = _partials(graph, recording)
+        self._arena = torch.empty(plan.nbytes + partials + ALIGN, dtype=torch.uint8)
+        base = -(-self._arena.data_ptr() // ALIGN) * ALIGN
+        memory = Memory(base, plan.offsets, base + plan.nbytes, partials)
+        self._tape = self._make_tape(recording, memory, plan.barriers)
+        self._outputs = tuple(
+            self._output(view, tail, base - self._arena.data_ptr() + plan.offsets[view.value])
+            for view, tail in zip(graph.outputs, graph.output_tails, strict=True)
+        )
+        self._batch = structs.Batch()
+        self._batch_address = c.byref(self._batch)
+
+    def __call__(self, batch: PackedBatch) -> Any:
+        """What `forward` returned: [L, V] logits of the batch. StepFault if the batch refers to
+        what is not there."""
+        fill_batch(self._batch, batch)
+        if self._run(self._tape, self._owner.pool, self._batch_address, None):
+            raise StepFault(last_error(self._owner.library))
+        return self._results(batch)
+
+    def profile(self, batch: PackedBatch) -> dict[str, float]:
+        """Run the batch for the clock alone: seconds by op, barriers included. Repeats what the
+        call that counts does to the caches."""
+        spent = (c.c_int64 * len(self.names))()
+        fill_batch(self._batch, batch)
+        if self._run(self._tape, self._owner.pool, self._batch_address, spent):
+            raise StepFault(last_error(self._owner.library))
+        seconds: dict[str, float] = {}
+        for name, ns in zip(self.names, spent, strict=True):
+            seconds[name] = seconds.get(name, 0.0) + ns / 1e9
+        return seconds
+
+    def _results(self, batch: PackedBatch) -> Any:
+        results = tuple(
+            memory[: batch.logits if domain is Domain.LOGITS else batch.rows]
+            for memory, domain in self._outputs
+        )
+        return results if self._graph.returns_tuple else results[0]
+
+    def _make_tape(self, recording: Recording, memory: Memory, barriers: tuple[bool, ...]) -> int:
+        library = self._owner.library
+        limits = structs.Limits(recording.max_rows, recording.max_logits, recording.max_segments)
+        tape: int | None = library.lk_tape_create(c.byref(limits))
+        if tape is None:
+            raise LuceError(last_error(library))
+        weakref.finalize(self, library.lk_tape_free, tape)
+        for record, barrier in zip(self._graph.records, barriers, strict=True):
+            args = emit(record, memory)
+            if library.lk_tape_add(tape, record.op, c.byref(args), c.sizeof(args), barrier):
+                raise LuceError(last_error(library))
+        return tape
+
+    def _output(self, view: View, tail: tuple[int, ...], start: int) -> tuple[Tensor, Domain]:
+        """All rows of an output, and which of them a step fills."""
+        value = view.value
+        is_index = any(r.op is Op.ARGMAX and value in r.writes for r in self._graph.records)
+        memory = self._arena[start : start + value.nbytes]
+        rows = memory.view(torch.int32 if is_index else torch.float32)
+        strides = [1]
+        for size in reversed(tail[1:]):
+            strides.insert(0, strides[0] * size)
+        shape = (value.max_rows, *tail)
+        place = rows.storage_offset() + view.offset
+        return rows.as_strided(shape, (value.stride, *strides[: len(tail)]), place), value.domain
+
+
+def _partials(graph: Graph, recording: Recording) -> int:
+    """Bytes that attention's workers need to share one sequence, of decode rows."""
+    return max(
+        (
+            partials_bytes(
+                rows=recording.max_logits,
+                keys=record.caches[0].shape[0] * record.caches[0].shape[1],
+                heads=record.constants["heads"],
+                dim=record.constants["head_dim"],
+            )
+            for record in graph.records
+            if record.op is Op.ATTENTION
+        ),
+        default=0,
+    )

@@ -1,0 +1,237 @@
+"""Forward passes that no shipped model has, replayed with every pass: same bits as op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from luce_kernels_cpu import luce_register_kernels
+from luce_kernels_cpu.fuse import NO_FUSION, Fusion, fuse
+from luce_kernels_cpu.graph import build_graph
+from luce_kernels_cpu.provider import provider
+from luce_kernels_cpu.recorder import compile_recording
+from luce_kernels_cpu.schedule import schedule
+from luce_kernels_cpu.structs import Op
+
+from luce_core.device import Device
+from luce_core.errors import StepFault
+from luce_core.ops.cases import CaseMaker, Segment
+from luce_core.ops.core_ops import core_registry
+from luce_core.ops.kv_layout import KvLayout
+from luce_core.ops.record import RecordingRefused, record
+from luce_core.ops.registry import OpBinder
+
+WIDTH = 96
+LAYOUT = KvLayout(kv_heads=1, head_dim=32, block_size=16)
+SEGMENTS = (Segment(0, 9, True), Segment(20, 1), Segment(5, 3))
+Forward = Callable[[Any], Any]
+
+
+class Ops:
+    """Ops over small random weights, bound to the native kernels."""
+
+    def __init__(self) -> None:
+        registry = core_registry()
+        luce_register_kernels(registry.register_kernel)
+        self.binder: OpBinder = registry.binder(Device("cpu"), torch.float32, threads=2)
+        own = provider()
+        own.library.lk_pool_keep_all(own.pool, 1)
+        self.maker = CaseMaker("cpu", torch.float32)
+        self.embed = self.binder.embedding(self.maker.weight(64, WIDTH, "Q8_0"))
+        self.add = self.binder.bind("add")
+        self.gather = self.binder.bind("gather_rows")
+        self.argmax = self.binder.bind("argmax")
+        self.swiglu = self.binder.bind("swiglu")
+
+    def linear(self, n: int, k: int, qtype: str = "Q4_0") -> Any:
+        return self.binder.linear(self.maker.weight(n, k, qtype))
+
+    def norm(self, width: int) -> Any:
+        weight = self.maker.normal32(width)
+        return self.binder.bind("rms_norm", weights=(weight,), eps=1e-5)
+
+
+def sum_read_twice(ops: Ops) -> Forward:
+    """A matmul's output is added, and read again: it must not vanish into the residual."""
+    project = ops.linear(WIDTH, WIDTH)
+
+    def forward(batch: Any) -> Any:
+        x = ops.embed(batch.token_ids)
+        y = project(x)
+        return ops.add(ops.add(x, y), y)
+
+    return forward
+
+
+def sum_of_two_products(ops: Ops) -> Forward:
+    first, second = ops.linear(WIDTH, WIDTH), ops.linear(WIDTH, WIDTH, "F16")
+
+    def forward(batch: Any) -> Any:
+        x = ops.embed(batch.token_ids)
+        return ops.add(first(x), second(x))
+
+    return forward
+
+
+def product_added_to_itself(ops: Ops) -> Forward:
+    project = ops.linear(WIDTH, WIDTH)
+
+    def forward(batch: Any) -> Any:
+        y = project(ops.embed(batch.token_ids))
+        return ops.add(y, y)
+
+    return forward
+
+
+def product_returned_and_added(ops: Ops) -> Forward:
+    project = ops.linear(WIDTH, WIDTH)
+
+    def forward(batch: Any) -> Any:
+        x = ops.embed(batch.token_ids)
+        y = project(x)
+        return y, ops.add(x, y)
+
+    return forward
+
+
+def columns_of_a_wide_product(ops: Ops) -> Forward:
+    """Parts of rows feed norms, matmuls and sums, whose int8 forms must not be mixed up."""
+    wide, left, right = ops.linear(3 * WIDTH, WIDTH), ops.linear(8, WIDTH), ops.linear(8, WIDTH)
+    heads, rows = ops.norm(32), ops.norm(WIDTH)
+
+    def forward(batch: Any) -> Any:
+        a, b, c = wide(ops.embed(batch.token_ids)).split(WIDTH, dim=-1)
+        normed = heads(b.view(-1, 3, 32)).flatten(1)
+        gated = ops.swiglu(a, c)
+        return left(a), right(b), right(normed), left(rows(c)), ops.add(gated, normed)[:, 7:40]
+
+    return forward
+
+
+def best_tokens(ops: Ops) -> Forward:
+    head = ops.linear(64, WIDTH)
+
+    def forward(batch: Any) -> Any:
+        logits = head(ops.gather(ops.embed(batch.token_ids), batch.logit_rows))
+        return ops.argmax(logits), logits
+
+    return forward
+
+
+def part_of_a_product_added(ops: Ops) -> Forward:
+    wide, narrow = ops.linear(2 * WIDTH, WIDTH), ops.linear(8, 64)
+    rows = ops.norm(WIDTH)
+
+    def forward(batch: Any) -> Any:
+        x = ops.embed(batch.token_ids)
+        return ops.add(wide(x)[:, WIDTH:], x), narrow(rows(x)[:, 32:])
+
+    return forward
+
+
+def a_cache_written_again(ops: Ops) -> Forward:
+    """A later write to a cache must wait for what reads it."""
+    cache = LAYOUT.allocate(40)
+    write = ops.binder.bind("kv_write", **LAYOUT.facts)
+    attend = ops.binder.bind("paged_attention", heads=3, scale=0.2, **LAYOUT.facts)
+    key, other_key = ops.linear(32, WIDTH), ops.linear(32, WIDTH)
+
+    def forward(batch: Any) -> Any:
+        x = ops.embed(batch.token_ids)
+        k, other = key(x).view(-1, 1, 32), other_key(x).view(-1, 1, 32)
+        q = x.view(-1, 3, 32)
+        write(k, k, batch.kv_rows, cache.k, cache.v)
+        first = attend(q, batch, cache.k, cache.v)
+        write(other, other, batch.kv_rows, cache.k, cache.v)
+        return first, attend(q, batch, cache.k, cache.v)
+
+    return forward
+
+
+MAKERS = [
+    sum_read_twice,
+    sum_of_two_products,
+    product_added_to_itself,
+    product_returned_and_added,
+    columns_of_a_wide_product,
+    best_tokens,
+    part_of_a_product_added,
+    a_cache_written_again,
+]
+
+
+def recorded(forward: Forward) -> Any:
+    return record(forward, max_rows=40, max_logits=20, max_segments=8, max_blocks=8)
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("fusion", [Fusion(), NO_FUSION], ids=["fused", "plain"])
+def test_replay_has_the_bits_of_the_ops(make: Callable[[Ops], Forward], fusion: Fusion) -> None:
+    ops = Ops()
+    forward = make(ops)
+    case = ops.maker.batch(SEGMENTS, LAYOUT, blocks=list(range(2, 12)))
+    case.batch.token_ids.copy_(ops.maker.integers(0, 64, case.batch.rows))
+    expected = forward(case.batch)
+    program = compile_recording(recorded(forward), fusion)
+    for _ in range(3):
+        got = program(case.batch)
+        for mine, theirs in zip(as_tuple(got), as_tuple(expected), strict=True):
+            assert mine.dtype is theirs.dtype
+            assert torch.equal(mine, theirs)
+
+
+def test_a_cache_is_written_and_read_in_turn() -> None:
+    """Not left to the luck of a race: each of the four accesses ends at a barrier."""
+    graph = build_graph(recorded(a_cache_written_again(Ops())))
+    fuse(graph, Fusion())
+    barriers = schedule(graph, overlap=True).barriers
+    found = [
+        (record.op, barrier)
+        for record, barrier in zip(graph.records, barriers, strict=True)
+        if record.caches
+    ]
+    turns = [Op.KV_WRITE, Op.ATTENTION, Op.KV_WRITE, Op.ATTENTION]
+    assert [op for op, _ in found] == turns
+    assert [barrier for _, barrier in found] == [True, True, True, False]
+
+
+def as_tuple(outputs: Any) -> tuple[Any, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def test_a_step_without_logits_gives_none() -> None:
+    ops = Ops()
+    program = compile_recording(recorded(best_tokens(ops)))
+    case = ops.maker.batch((Segment(0, 4, True),), LAYOUT)
+    batch = case.batch
+    fields = {name: getattr(batch, name) for name in type(batch).__slots__}
+    silent = type(batch)(**{**fields, "logit_rows": batch.logit_rows[:0], "logits": 0})
+    tokens, logits = program(silent)
+    assert tokens.shape == (0,)
+    assert logits.shape == (0, 64)
+
+
+def test_positions_from_elsewhere_are_refused() -> None:
+    """The library reads them from the batch, so nothing else may be passed."""
+    ops = Ops()
+    rope = ops.binder.bind("rope", rotary_dim=32, interleaved=False, theta=1e4)
+
+    def forward(batch: Any) -> Any:
+        return rope(ops.embed(batch.token_ids).view(-1, 3, 32), batch.kv_rows)
+
+    with pytest.raises(RecordingRefused, match="rope: it must read the batch's positions"):
+        compile_recording(recorded(forward))
+
+
+def test_a_step_that_is_refused_leaves_the_program_usable() -> None:
+    ops = Ops()
+    program = compile_recording(recorded(best_tokens(ops)))
+    case = ops.maker.batch(SEGMENTS, LAYOUT)
+    expected = program(case.batch)[1].clone()
+    case.batch.token_ids[0] = 64
+    with pytest.raises(StepFault, match="token_ids"):
+        program(case.batch)
+    case.batch.token_ids[0] = 0
+    assert torch.equal(program(case.batch)[1], expected)

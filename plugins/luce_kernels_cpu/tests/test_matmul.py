@@ -1,0 +1,262 @@
+"""lk_matmul and lk_quantize: near the exact product, and the same bits in any company."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from luce_kernels_cpu.library import native
+from luce_kernels_cpu.native_weight import NativeWeight
+from luce_kernels_cpu.testing import (
+    ISAS,
+    TYPES,
+    Quantized,
+    columns_of,
+    force_isa,
+    matmul,
+    pool,
+    random_weight,
+    same_bits,
+    values,
+)
+from torch import Tensor
+
+N = 50  # three whole tiles and two rows
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 257)
+# Rounding activations to int8 per 32 values costs up to d / 2 of each; the rest is float32.
+FLOAT_ERROR = 3e-7
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each instruction set that this machine has, in use for the test."""
+    usual = native().lk_isa().decode()
+    if not force_isa(request.param):
+        pytest.skip(f"no {request.param} here")
+    yield request.param
+    force_isa(usual)
+
+
+def packed(qtype: str, n: int, k: int) -> NativeWeight:
+    return NativeWeight(pool(2), random_weight(qtype, n, k))
+
+
+def activations(rows: int, k: int, seed: int = 0) -> Tensor:
+    return torch.randn(rows, k, generator=torch.Generator().manual_seed(seed))
+
+
+def as_read(weight: NativeWeight, x: Tensor) -> Tensor:
+    """The activations that the kernel multiplies, float64."""
+    if not weight.takes_int8:
+        return x.double()
+    q = Quantized(pool(1), x)
+    return (q.q.double().view(*q.d.shape, 32) * q.d.double()[..., None]).flatten(1)
+
+
+def check_product(qtype: str, n: int, k: int, rows: int) -> None:
+    weight, w = packed(qtype, n, k), values(qtype, n, k).double()
+    x = activations(rows, k)
+    out = matmul(pool(2), weight, x)
+    read = as_read(weight, x)
+    # Errors of float32 sums are measured by the sum of magnitudes.
+    scale = read.abs() @ w.T.abs()
+    assert ((out.double() - read @ w.T).abs() <= FLOAT_ERROR * scale).all()
+    if weight.takes_int8:
+        step = x.view(rows, -1, 32).abs().amax(-1).double() / 254 * 1.0001
+        bound = step.repeat_interleave(32, dim=1) @ w.T.abs()
+        assert ((out.double() - x.double() @ w.T).abs() <= bound + FLOAT_ERROR * scale).all()
+
+
+@pytest.mark.parametrize("qtype", TYPES)
+def test_product_is_that_of_the_dequantised_weight(qtype: str, isa: str) -> None:
+    for rows in (1, 3, 9):
+        check_product(qtype, N, columns_of(qtype), rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("qtype", TYPES)
+def test_product_of_every_row_count(qtype: str, rows: int, isa: str) -> None:
+    check_product(qtype, N, columns_of(qtype), rows)
+    check_product(qtype, 576, 3 * 256, rows)
+
+
+@pytest.mark.parametrize("qtype", TYPES)
+def test_bits_of_a_row_know_neither_company_nor_workers(qtype: str, isa: str) -> None:
+    k = columns_of(qtype)
+    weight, x = packed(qtype, N, k), activations(71, k)
+    together = matmul(pool(2), weight, x)
+    assert not together.isnan().any()
+    for workers in (1, 2, 3):
+        for rows in (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64):
+            start = rows % 5
+            alone = matmul(pool(workers), weight, x[start : start + rows])
+            assert same_bits(alone, together[start : start + rows]), (workers, rows)
+
+
+@pytest.mark.parametrize("qtype", TYPES)
+def test_instruction_sets_give_the_same_bits(qtype: str) -> None:
+    usual = native().lk_isa().decode()
+    k = columns_of(qtype)
+    x, outputs = activations(11, k) * 3, []
+    for name in ISAS:
+        if force_isa(name):
+            weight = packed(qtype, N, k)
+            assert weight.kernel == f"{qtype.lower()} {name}"
+            outputs.append(matmul(pool(2), weight, x))
+    force_isa(usual)
+    assert all(same_bits(out, outputs[0]) for out in outputs)
+
+
+@pytest.mark.parametrize("qtype", ["Q8_0", "IQ4_NL", "Q6_K", "Q5_1"])
+def test_largest_codes_do_not_saturate(qtype: str, isa: str) -> None:
+    """All activations at 127 steps against random and extreme weights: int dots stay exact."""
+    k = 512
+    weight = random_weight(qtype, N, k)
+    blocks = weight.blocks.clone()
+    if qtype == "Q8_0":
+        codes = blocks.view(N, -1, 34)[:, :, 2:]
+        codes[: N // 2] = 0x80  # -128
+        codes[N // 2 :] = 0x7F
+    native_weight = NativeWeight(pool(2), type(weight)("w", weight.qtype, (N, k), blocks))
+    w = type(weight)("w", weight.qtype, (N, k), blocks).dequantize().double()
+    x = torch.ones(2, k) * torch.tensor([[1.0], [-1.0]])
+    out = matmul(pool(2), native_weight, x)
+    exact = as_read(native_weight, x) @ w.T
+    assert ((out.double() - exact).abs() <= FLOAT_ERROR * w.abs().sum(1)).all()
+
+
+@pytest.mark.parametrize("qtype", ["Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q2_K", "F16", "IQ3_S"])
+def test_long_rows(qtype: str) -> None:
+    check_product(qtype, 17, 32768, 9)
+
+
+@pytest.mark.parametrize("k", [1, 2, 31, 33, 255, 257, 1000])
+@pytest.mark.parametrize("qtype", ["F32", "F16", "BF16", "I8", "F64"])
+def test_odd_columns_of_plain_types(qtype: str, k: int, isa: str) -> None:
+    check_product(qtype, 19, k, 5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 33])
+@pytest.mark.parametrize("qtype", ["Q4_1", "Q6_K", "BF16", "TQ2_0"])
+def test_any_number_of_weight_rows(qtype: str, n: int) -> None:
+    check_product(qtype, n, 256, 3)
+    weight, x = packed(qtype, n, 256), activations(3, 256)
+    wide = torch.full((3, n + 5), NAN)
+    matmul(pool(3), weight, x, out=wide[:, 2 : n + 2])
+    assert same_bits(wide[:, 2 : n + 2], matmul(pool(1), weight, x))
+    assert wide[:, :2].isnan().all()
+    assert wide[:, n + 2 :].isnan().all()
+
+
+@pytest.mark.parametrize("qtype", ["Q4_1", "F32", "IQ2_XS"])
+def test_bias_and_residual_are_added_after_the_product_in_this_order(qtype: str, isa: str) -> None:
+    k = columns_of(qtype)
+    weight, x = packed(qtype, N, k), activations(9, k)
+    bias, residual = torch.randn(N), torch.randn(9, N + 3)[:, 1:-2]
+    product = matmul(pool(2), weight, x)
+    assert same_bits(matmul(pool(2), weight, x, bias=bias), product + bias)
+    expected = product + bias + residual
+    assert same_bits(matmul(pool(2), weight, x, bias=bias, residual=residual), expected)
+    matmul(pool(2), weight, x, bias=bias, residual=residual, out=residual)
+    assert same_bits(residual, expected)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("qtype", ["Q8_0", "F16", "TQ1_0"])
+def test_argmax_is_that_of_the_values(qtype: str, workers: int, isa: str) -> None:
+    n, k = 333, 256
+    weight, x = packed(qtype, n, k), activations(70, k)
+    bias = torch.randn(n)
+    best = torch.full((70,), -1, dtype=torch.int32)
+    out = matmul(pool(workers), weight, x, bias=bias, argmax=best)
+    assert torch.equal(best, out.argmax(1).int())
+    best.fill_(-1)
+    untouched = matmul(pool(workers), weight, x, bias=bias, argmax=best, values_wanted=False)
+    assert torch.equal(best, out.argmax(1).int())
+    assert untouched.isnan().all()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_argmax_of_ties_and_of_what_is_no_number_is_as_in_torch(workers: int) -> None:
+    n = 100
+    weight = NativeWeight(pool(2), random_weight("F32", n, 32))
+    x = torch.zeros(1, 32)
+    for values_at in (
+        {},
+        {7: 1.0, 40: 1.0, 99: 1.0},
+        {99: 2.0, 98: 2.0},
+        {50: NAN, 51: INF, 90: NAN},
+        dict.fromkeys(range(n), -INF),
+        {99: NAN},
+        {3: -0.0, 2: 0.0},
+    ):
+        bias = torch.zeros(n)
+        for index, value in values_at.items():
+            bias[index] = value
+        best = torch.full((1,), -1, dtype=torch.int32)
+        out = matmul(pool(workers), weight, x, bias=bias, argmax=best)
+        assert best.item() == out.argmax(1).item(), values_at
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("qtype", ["Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q6_K", "IQ4_XS", "BF16"])
+def test_a_row_with_no_number_becomes_no_numbers_and_others_do_not(
+    qtype: str, bad: float, isa: str
+) -> None:
+    weight, x = packed(qtype, N, 256), activations(5, 256)
+    clean = matmul(pool(2), weight, x)
+    x[3, 77] = bad
+    out = matmul(pool(2), weight, x)
+    assert not out[3].isfinite().any()
+    keep = [0, 1, 2, 4]
+    assert same_bits(out[keep], clean[keep])
+
+
+def test_infinite_sums_of_float_weights_stay_infinite(isa: str) -> None:
+    weight = NativeWeight(pool(2), random_weight("F32", 3, 96))
+    w, x = values("F32", 3, 96), torch.zeros(1, 96)
+    x[0, 40] = INF
+    assert same_bits(matmul(pool(1), weight, x), torch.copysign(torch.tensor(INF), w[:, 40])[None])
+
+
+# ---- lk_quantize -----------------------------------------------------------------------------
+
+
+def test_quants_are_the_nearest_steps_of_the_largest_value(isa: str) -> None:
+    x = activations(7, 1120) * torch.logspace(-20, 20, 35).repeat_interleave(32)
+    got = Quantized(pool(2), x)
+    blocks = x.view(7, 35, 32)
+    largest = blocks.abs().amax(-1)
+    assert same_bits(got.d, largest / 127)
+    q = (blocks * (127 / largest)[..., None]).round()
+    assert torch.equal(got.q.view(7, 35, 32).float(), q)
+    assert same_bits(got.s, got.d * q.sum(-1))
+
+
+def test_quantised_bits_know_neither_company_nor_workers(isa: str) -> None:
+    x = activations(5, 1120)
+    together = Quantized(pool(2), x)
+    for workers in (1, 3):
+        for row in range(5):
+            alone = Quantized(pool(workers), x[row : row + 1])
+            assert torch.equal(alone.q[0], together.q[row])
+            assert same_bits(alone.d[0], together.d[row])
+            assert same_bits(alone.s[0], together.s[row])
+
+
+def test_blocks_of_zeros_of_dust_and_of_no_numbers(isa: str) -> None:
+    x = torch.zeros(1, 192)
+    x[0, 32] = 1e-44
+    x[0, 64] = NAN
+    x[0, 100] = -INF
+    x[0, 128:160] = torch.finfo(torch.float32).max
+    x[0, 160] = -0.0
+    got = Quantized(pool(1), x)
+    assert torch.equal(got.q.view(6, 32).int().abs().amax(1), torch.tensor([0, 0, 0, 0, 127, 0]))
+    assert got.d[0, [0, 1, 5]].abs().sum() == 0
+    assert got.d[0, [2, 3]].isnan().all()
+    assert got.s[0, [2, 3]].isnan().all()
+    assert got.d[0, 4].isfinite()
