@@ -85,7 +85,7 @@ struct lk_pool {
         for (uint32_t regions = 1;; ++regions) {
             starts[worker->index].wait_for(regions, spin, [] {});
             if (stopping.load(std::memory_order_relaxed)) return;
-            keep_apart(*worker);
+            keep_apart(worker->index, worker->count);
             region(context, worker);
             meet(worker);
         }
@@ -104,7 +104,7 @@ struct lk_pool {
         }
         for (int32_t index = 1; index < count; ++index) starts[index].advance();
         slept = std::chrono::nanoseconds(0);
-        keep_apart(workers[0]);
+        keep_apart(0, count);
         region(context, &workers[0]);
         meet(&workers[0]);
         if (count > 1) crew.judge(begun, Clock::now(), slept);
@@ -113,34 +113,39 @@ struct lk_pool {
     // The system may queue a worker behind another one that spins, and leave it there for
     // milliseconds while a core is idle. Who finds itself on the core of a lower worker moves to one
     // that no worker is on, and may be moved on from there as any other thread.
-    void keep_apart(const lk_worker& worker) {
+    void keep_apart(int32_t index, int32_t count) {
         const int core = sched_getcpu();
-        cores[worker.index].store(core, std::memory_order_relaxed);
-        for (int32_t other = 0; other < worker.index; ++other) {
-            if (cores[other].load(std::memory_order_relaxed) == core) return move(worker, core);
+        cores[index].store(core, std::memory_order_relaxed);
+        for (int32_t other = 0; other < index; ++other) {
+            if (cores[other].load(std::memory_order_relaxed) == core) {
+                return move(index, count, core);
+            }
         }
     }
 
-    void move(const lk_worker& worker, int core) {
+    void move(int32_t index, int32_t count, int core) {
         cpu_set_t allowed;
         if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
         cpu_set_t free = allowed;
         CPU_CLR(core, &free);
-        for (int32_t other = 0; other < worker.count; ++other) {
-            if (other != worker.index) CPU_CLR(cores[other].load(std::memory_order_relaxed), &free);
+        for (int32_t other = 0; other < count; ++other) {
+            if (other != index) CPU_CLR(cores[other].load(std::memory_order_relaxed), &free);
         }
         if (CPU_COUNT(&free) == 0 || sched_setaffinity(0, sizeof free, &free) != 0) return;
         sched_setaffinity(0, sizeof allowed, &allowed);
-        cores[worker.index].store(sched_getcpu(), std::memory_order_relaxed);
+        cores[index].store(sched_getcpu(), std::memory_order_relaxed);
     }
 
     void meet(lk_worker* worker) {
         const int32_t index = worker->index, count = worker->count;
         if (count == 1) return;
+        // Once all have arrived the next region may begin, and change the record `worker`, while
+        // this one is still on its way out.
+        const auto apart = [this, index, count] { keep_apart(index, count); };
         std::chrono::nanoseconds waited(0);
         const uint32_t target = arrivals[index].advance();
         for (int32_t other = 0; other < count; ++other) {
-            if (other != index) waited += arrivals[other].wait_for(target, barrier_spin, [&] { keep_apart(*worker); });
+            if (other != index) waited += arrivals[other].wait_for(target, barrier_spin, apart);
         }
         if (index == 0) slept += waited;
     }
