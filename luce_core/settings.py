@@ -71,7 +71,7 @@ class Settings(BaseSettings):
     draft_block_size: int | None = Field(None, ge=1, description="tokens of a draft block")
     peer_access: bool = Field(False, description="direct copies between two devices")
     op: Words = Field((), description="kernel choice: OP=PROVIDER or a PROVIDER for all")
-    threads: int = Field(0, ge=0, le=1024, description="compute threads; 0: usable cores less one")
+    threads: int = Field(0, ge=0, le=1024, description="compute threads; 0: what cores allow")
 
     # -- limits of the model
     max_ctx: int = Field(0, ge=0, description="context of a request; 0: the model's own")
