@@ -6,10 +6,8 @@ environment after start-up. Imports no torch, so that `--help` is quick.
 
 from __future__ import annotations
 
-import argparse
 import re
 import tomllib
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -25,12 +23,12 @@ from pydantic import (
 from pydantic_settings import (
     BaseSettings,
     CliPositionalArg,
-    CliSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
+from luce_core.command_line import read_command_line
 from luce_core.errors import ConfigError, PluginError
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
@@ -266,20 +264,6 @@ _ABOUT = (
 )
 
 
-_METAVARS = {"tuple[str,...]": "word", "tuple[int,...]": "list"}
-
-
-def add_argument(parser: Any, *names: str, **options: Any) -> Any:
-    """argparse's `add_argument`, with help for users: no Python types, no empty defaults."""
-    if options.get("metavar") in _METAVARS:
-        options["metavar"] = _METAVARS[options["metavar"]]
-    if options.get("help"):
-        text = re.sub(r" \(default: (None|\(\)|)\)$", "", options["help"])
-        numbers = re.compile(r"\(default: \((\d[\d, ]*)\)\)$")
-        options["help"] = numbers.sub(lambda found: f"(default: {found[1].replace(' ', '')})", text)
-    return parser.add_argument(*names, **options)
-
-
 def parse_settings(
     arguments: Sequence[str], kind: type[Settings] = Settings, *, program: str = "luce serve"
 ) -> Settings:
@@ -288,25 +272,12 @@ def parse_settings(
     Unknown flags and --help end the process as argparse does; a bad value is a ConfigError that
     names each field.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydantic's notes on our field names are for developers
-        parser = argparse.ArgumentParser(
-            prog=program, usage="%(prog)s MODEL [options]", description=_ABOUT, allow_abbrev=False
+    try:
+        return read_command_line(
+            kind, arguments, program=program, usage="%(prog)s MODEL [options]", about=_ABOUT
         )
-        source = CliSettingsSource[Any](
-            kind,
-            cli_parse_args=list(arguments),
-            root_parser=parser,
-            add_argument_method=add_argument,
-            cli_kebab_case=True,
-            cli_implicit_flags=True,
-            cli_avoid_json=True,
-            cli_hide_none_type=True,
-        )
-        try:
-            return kind(_cli_settings_source=source)  # type: ignore[call-arg]
-        except ValidationError as error:
-            raise ConfigError(describe(error)) from error
+    except ValidationError as error:
+        raise ConfigError(describe(error)) from error
 
 
 def describe(error: ValidationError) -> str:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     CliPositionalArg,
-    CliSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
+from luce_core.command_line import read_command_line
 from luce_core.errors import ConfigError
 from luce_core.server.origins import is_loopback
-from luce_core.settings import add_argument
 
 Counts = Annotated[tuple[int, ...], NoDecode]
 
@@ -130,28 +127,16 @@ def parse_options(words: Sequence[str]) -> BenchOptions:
 
     A bad value is a ConfigError that names the flag.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydantic's notes on our field names are for developers
-        parser = argparse.ArgumentParser(
-            prog="luce bench",
-            usage="%(prog)s URL [--vs URL2] [options]",
-            description=_ABOUT,
-            allow_abbrev=False,
-        )
-        source = CliSettingsSource[Any](
+    try:
+        return read_command_line(
             BenchOptions,
-            cli_parse_args=list(words),
-            root_parser=parser,
-            add_argument_method=add_argument,
-            cli_kebab_case=True,
-            cli_implicit_flags=True,
-            cli_avoid_json=True,
-            cli_hide_none_type=True,
+            words,
+            program="luce bench",
+            usage="%(prog)s URL [--vs URL2] [options]",
+            about=_ABOUT,
         )
-        try:
-            return BenchOptions(_cli_settings_source=source)  # type: ignore[call-arg]
-        except ValidationError as error:
-            raise ConfigError("\n".join(_problems(error))) from error
+    except ValidationError as error:
+        raise ConfigError("\n".join(_problems(error))) from error
 
 
 def _problems(error: ValidationError) -> list[str]:

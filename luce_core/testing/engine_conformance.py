@@ -18,6 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import pytest
 
@@ -325,20 +326,19 @@ def test_lowering_a_plan_changes_nothing(engine_under_test: EngineUnderTest) -> 
     subject = engine_under_test
     prompt = subject.prompt(20, 12)
     expected = subject.alone(prompt).tokens
-    driver = subject.driver()
-    lower = driver.engine.lower_plan
+    lower = subject.engine.lower_plan
 
     class Twice:
         """The engine, lowering every plan twice."""
 
-        def __getattr__(self, name: str) -> object:
+        def __getattr__(self, name: str) -> Any:
             return getattr(subject.engine, name)
 
-        def lower_plan(self, plan: StepPlan) -> object:
+        def lower_plan(self, plan: StepPlan) -> Any:
             lower(plan)
             return lower(plan)
 
-    driver.loop._engine = Twice()  # type: ignore[assignment]
+    driver = subject.driver(engine=cast(SeqEngine, Twice()))
     request = driver.submit(prompt, max_tokens=subject.new_tokens, params=subject.params)
     _finish(driver)
     assert driver.output(request).tokens == expected

@@ -96,10 +96,6 @@ class TextFormats:
             _add("output parser", self._parsers, name, output_parser)
             _claim("output parser", self._parser_of, architectures, name)
 
-    @property
-    def parser_names(self) -> tuple[str, ...]:
-        return (AUTO, *self._parsers)
-
     def for_model(
         self,
         metadata: TypedMetadata,

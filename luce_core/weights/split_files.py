@@ -16,7 +16,6 @@ from luce_core.weights.gguf_check import GgufHeader
 from luce_core.weights.typed_metadata import TypedMetadata
 
 _SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-MAX_SHARDS = 99_999
 _SHOWN_NAMES = 8
 
 
