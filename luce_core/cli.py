@@ -124,12 +124,20 @@ def _list_plugins(words: list[str]) -> int:
 
 
 def _list_ops(words: list[str]) -> int:
-    _take_no_words("ops", words, "List the ops, and which provider offers kernels for them.")
+    parser = argparse.ArgumentParser(
+        prog="luce ops", description="List the ops, and which provider offers kernels for them."
+    )
+    parser.add_argument(
+        "--kernel-isa",
+        default=os.environ.get("LUCE_KERNEL_ISA"),
+        help="as luce serve would take it",
+    )
+    isa = parser.parse_args(words).kernel_isa
     from luce_core.console import make_console
     from luce_core.listings import ops_table
     from luce_core.load import build_registry
 
-    make_console().print(ops_table(build_registry(_plugins())))
+    make_console().print(ops_table(build_registry(_plugins()), isa))
     return 0
 
 

@@ -27,8 +27,9 @@ def plugins_table(plugins: Plugins) -> Group:
     return Group(table, engines)
 
 
-def ops_table(registry: OpRegistry) -> Group:
-    """Every op with its kernels, best first, and their declared invariance."""
+def ops_table(registry: OpRegistry, isa: str | None = None) -> Group:
+    """Every op with its kernels, best first, and their declared invariance; the instruction sets
+    of each provider that can choose, with the one in use if `isa` is asked for."""
     table = Table("op", "provider", "device", "invariant", "what it does")
     for name in sorted(registry.specs):
         spec = registry.spec(name)
@@ -48,8 +49,18 @@ def ops_table(registry: OpRegistry) -> Group:
                 ", ".join(levels),
                 spec.doc if number == 0 else "",
             )
+    from luce_core.ops.kernel import check_isa  # torch, which `luce plugins` does without
+
+    kernels = [kernel for name in registry.specs for kernel in registry.kernels(name)]
+    if isa is not None:
+        check_isa(isa, kernels)
+    isas = [
+        f"{provider}: instruction set {kernel.isa_in_use(isa)}; "
+        f"this machine has {', '.join(kernel.isas)} (--kernel-isa)"
+        for provider, kernel in {k.provider: k for k in kernels if k.isas}.items()
+    ]
     failures = [_failed(f"{name} ", error) for name, error in registry.failures.items()]
-    return Group(table, *failures)
+    return Group(table, *isas, *failures)
 
 
 def _failed(name: str, error: object) -> Text:

@@ -141,7 +141,11 @@ def load_model(opened: OpenedModel, plugins: Plugins, progress: Progress) -> Loa
     torch.set_num_threads(settings.threads or max(1, usable_cores() - 1))
     dtype = torch.float32 if device.kind == "cpu" else torch.float16
     ops = build_registry(plugins).binder(
-        device, dtype, op_overrides(settings.op), threads=settings.threads
+        device,
+        dtype,
+        op_overrides(settings.op),
+        threads=settings.threads,
+        isa=settings.kernel_isa,
     )
     slots = settings.max_concurrency
     context = LoadContext(

@@ -249,7 +249,8 @@ def start_screen(
     table.add_row("engine", f"{model.engine} on {model.device}")
     by_provider: dict[str, list[str]] = {}
     for binding in loaded.ops.bound:
-        names = by_provider.setdefault(binding.provider, [])
+        isa = f" ({binding.isa})" if binding.isa else ""
+        names = by_provider.setdefault(binding.provider + isa, [])
         if binding.op not in names:
             names.append(binding.op)
     for provider, names in by_provider.items():

@@ -69,6 +69,9 @@ class Settings(BaseSettings):
     draft_block_size: int | None = Field(None, ge=1, description="tokens of a draft block")
     peer_access: bool = Field(False, description="direct copies between two devices")
     op: Words = Field((), description="kernel choice: OP=PROVIDER or a PROVIDER for all")
+    kernel_isa: str | None = Field(
+        None, description="instruction set of the kernels, as avx2; default: the best"
+    )
     threads: int = Field(0, ge=0, le=1024, description="compute threads; 0: what cores allow")
 
     # -- limits of the model

@@ -12,7 +12,7 @@ from torch import Tensor
 from luce_core.ops.symbols import Symbol
 
 if TYPE_CHECKING:
-    from luce_core.ops.registry import Kernel
+    from luce_core.ops.kernel import Kernel
     from luce_core.ops.spec import OpSpec
 
 
@@ -24,6 +24,7 @@ class Binding(NamedTuple):
     facts: Mapping[str, Any]
     row_invariant: bool
     split_invariant: bool
+    isa: str = ""  # where the provider has a choice
 
 
 class BoundOp:

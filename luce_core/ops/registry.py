@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -14,63 +13,24 @@ from luce_core.device import KINDS, Device
 from luce_core.errors import ConfigError, PluginError
 from luce_core.host_memory import usable_cores
 from luce_core.ops.bound import Binding, BoundOp
+from luce_core.ops.kernel import (
+    ANY_DEVICE,
+    NO_ISAS,
+    REFERENCE,
+    Kernel,
+    accept_all,
+    check_isa,
+    float32_weight,
+    no_setup,
+    same_arguments,
+)
 from luce_core.ops.program import Compile, Forward, Program, Recorder, build_program
 from luce_core.ops.spec import OpSpec
 from luce_core.weights.quant_types import QuantTensor
 
-REFERENCE = "reference"
-ANY_DEVICE = "any"
 EVERY_OP = "*"
 
 NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
-
-
-def accept_all(facts: Mapping[str, Any]) -> bool:
-    return True
-
-
-def no_setup(threads: int) -> None:
-    """The usual `setup`: nothing."""
-
-
-def same_arguments(facts: Mapping[str, Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The usual `as_read`: a kernel computes from its arguments as they are."""
-    return args
-
-
-def float32_weight(weight: Any, device: torch.device) -> Any:
-    """The usual `prepare`: dequantised once to float32 on the device; None stays None."""
-    if isinstance(weight, QuantTensor):
-        weight = weight.dequantize()
-    return weight.to(device, torch.float32) if isinstance(weight, Tensor) else weight
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
-    """One function that a provider offers for an op, and when it may be used."""
-
-    op: str
-    fn: Callable[..., None]
-    provider: str
-    device: str = ANY_DEVICE
-    dtypes: frozenset[torch.dtype] = frozenset()
-    arch: frozenset[str] = frozenset()
-    priority: int = 0
-    accepts: Callable[[Mapping[str, Any]], bool] = accept_all
-    prepare: Callable[[Any, torch.device], Any] = float32_weight
-    setup: Callable[[int], None] = no_setup
-    as_read: Callable[[Mapping[str, Any], tuple[Any, ...]], tuple[Any, ...]] = same_arguments
-    row_invariant: bool = False
-    split_invariant: bool = False
-    recordable: bool = True
-
-    def fits(self, device: Device, arch: str, dtype: torch.dtype) -> bool:
-        """Whether it runs on this device at this activation dtype, whatever the facts."""
-        return (
-            self.device in (ANY_DEVICE, device.kind)
-            and (not self.dtypes or dtype in self.dtypes)
-            and (not self.arch or arch in self.arch)
-        )
 
 
 class OpRegistry:
@@ -137,6 +97,7 @@ class OpRegistry:
         accepts: Callable[[Mapping[str, Any]], bool] = accept_all,
         prepare: Callable[[Any, torch.device], Any] = float32_weight,
         setup: Callable[[int], None] = no_setup,
+        isas: Mapping[str, Callable[[], None]] = NO_ISAS,
         as_read: Callable[[Mapping[str, Any], tuple[Any, ...]], tuple[Any, ...]] = same_arguments,
         row_invariant: bool = False,
         split_invariant: bool = False,
@@ -151,8 +112,10 @@ class OpRegistry:
         `accepts(facts)` sees the op's facts and never a tensor. `prepare(weight, device)` makes
         what the kernel gets as the op's first weight; other weights come as float32 on the device.
         `setup(threads)` is called before the first `prepare` of an engine, once for each distinct
-        function. `as_read(facts, args)` gives the step arguments as the kernel rounds them before
-        it computes (int8 activations): parity compares with the reference's result from these.
+        function. `isas` are the instruction sets among which `--kernel-isa` can choose on this
+        machine, the usual one first, each with what chooses it. `as_read(facts, args)` gives
+        the step arguments as the kernel rounds them before it computes (int8 activations): parity
+        compares with the reference's result from these.
         `provider` defaults to the function's top package.
         """
         if op not in self._specs:
@@ -176,6 +139,7 @@ class OpRegistry:
                 accepts=accepts,
                 prepare=prepare,
                 setup=setup,
+                isas=MappingProxyType(dict(isas)),
                 as_read=as_read,
                 row_invariant=row_invariant,
                 split_invariant=split_invariant,
@@ -204,18 +168,20 @@ class OpRegistry:
         overrides: Mapping[str, str] = NO_OVERRIDES,
         *,
         threads: int = 0,
+        isa: str | None = None,
     ) -> OpBinder:
         """What an engine binds with, on one device at one activation dtype.
 
         `overrides` maps an op to the provider it must use, or `*` to one that is used for every op
         it offers. Unknown ops and providers are ConfigErrors. `threads` is what a provider's
-        `setup` gets; 0 stands for all usable cores.
+        `setup` gets; 0 stands for all usable cores. `isa` is chosen of the kernels' instruction
+        sets; ConfigError where none that may be bound has it.
         """
         for op, provider in overrides.items():
             if op != EVERY_OP:
                 self.spec(op)
             self._check_provider(provider)
-        return OpBinder(self, device, dtype, overrides, threads=threads)
+        return OpBinder(self, device, dtype, overrides, threads=threads, isa=isa)
 
     def _check_provider(self, provider: str) -> None:
         if provider in self.providers:
@@ -250,6 +216,7 @@ class OpBinder:
         overrides: Mapping[str, str] = NO_OVERRIDES,
         *,
         threads: int = 0,
+        isa: str | None = None,
     ) -> None:
         self.device = torch.device(device.torch_name)
         self.dtype = dtype
@@ -258,9 +225,12 @@ class OpBinder:
         self._arch = device_arch(device)
         self._overrides = dict(overrides)
         self._threads = threads
+        self._isa = isa
         self._set_up: set[Callable[[int], None]] = set()
         self._bound: list[Binding] = []
         self._programs: list[Program] = []
+        if isa is not None:
+            check_isa(isa, (kernel for op in registry.specs for kernel in self._candidates(op)))
 
     @property
     def bound(self) -> tuple[Binding, ...]:
@@ -280,6 +250,7 @@ class OpBinder:
         kernel = self._choose(spec, complete)
         if kernel.setup not in self._set_up:
             self._set_up.add(kernel.setup)
+            kernel.choose_isa(self._isa)
             kernel.setup(self._threads or usable_cores())
         bound = BoundOp(
             spec,
@@ -292,7 +263,7 @@ class OpBinder:
             device=self.device,
             dtype=self.dtype,
         )
-        self._bound.append(bound.binding)
+        self._bound.append(bound.binding._replace(isa=kernel.isa_in_use(self._isa)))
         return bound
 
     @property
@@ -349,24 +320,32 @@ class OpBinder:
         n, k = weight.shape
         return self.bind("embedding_rows", weights=(weight,), qtype=weight.qtype.name, n=n, k=k)
 
+    def _wanted(self, op: str) -> str | None:
+        """The provider that an override names for the op."""
+        general = self._overrides.get(EVERY_OP)
+        if all(kernel.provider != general for kernel in self._registry.kernels(op)):
+            general = None
+        return self._overrides.get(op, general)
+
+    def _candidates(self, op: str) -> list[Kernel]:
+        """Kernels that may be bound if they accept the facts, best first."""
+        wanted = self._wanted(op)
+        return [
+            kernel
+            for kernel in self._registry.kernels(op)
+            if (wanted is None or kernel.provider == wanted)
+            and kernel.fits(self._device, self._arch, self.dtype)
+        ]
+
     def _choose(self, spec: OpSpec, facts: Mapping[str, Any]) -> Kernel:
-        kernels = self._registry.kernels(spec.name)
-        wanted = self._overrides.get(spec.name)
-        if wanted is None:
-            general = self._overrides.get(EVERY_OP)
-            if any(kernel.provider == general for kernel in kernels):
-                wanted = general
-        for kernel in kernels:
-            if (
-                (wanted is None or kernel.provider == wanted)
-                and kernel.fits(self._device, self._arch, self.dtype)
-                and kernel.accepts(facts)
-            ):
+        for kernel in self._candidates(spec.name):
+            if kernel.accepts(facts):
                 return kernel
+        kernels = self._registry.kernels(spec.name)
         offers = ", ".join(_describe(kernel) for kernel in kernels)
         raise ConfigError(
-            f"op {spec.name}: provider {wanted!r} has no kernel for {dict(facts)} on "
-            f"{self._device} ({self._arch or 'any arch'}) in {self.dtype}; there are: {offers}"
+            f"op {spec.name}: provider {self._wanted(spec.name)!r} has no kernel for {dict(facts)} "
+            f"on {self._device} ({self._arch or 'any arch'}) in {self.dtype}; there are: {offers}"
         )
 
 

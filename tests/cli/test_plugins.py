@@ -96,6 +96,31 @@ def test_a_broken_kernel_provider_is_named_by_ops_and_when_it_is_asked_for(
     assert (code, err) == (1, f"luce serve: provider 'fastkernels' failed to load: {said}\n")
 
 
+TWO_ISAS = """
+import torch
+from luce_core.engine import hookimpl
+
+def add(a, b, out):
+    out.copy_(a + b)
+
+@hookimpl
+def luce_register_kernels(register):
+    isas = {"wide": lambda: None, "narrow": lambda: None}
+    register("add", add, device="cpu", dtypes=(), provider="fast", isas=isas)
+"""
+
+
+def test_ops_names_the_instruction_sets_and_the_one_in_use(luce, install_plugin, monkeypatch):
+    install_plugin("fast", TWO_ISAS)
+    monkeypatch.setenv("LUCE_PLUGINS", "fast")
+    there = "this machine has wide, narrow (--kernel-isa)"
+    assert f"fast: instruction set wide; {there}" in luce("ops").out
+    monkeypatch.setenv("LUCE_KERNEL_ISA", "narrow")
+    assert f"fast: instruction set narrow; {there}" in luce("ops").out
+    code, _, err = luce("ops", "--kernel-isa", "sse9")
+    assert (code, err) == (1, "luce ops: --kernel-isa sse9: this machine has wide, narrow (fast)\n")
+
+
 def test_a_broken_plugin_does_not_keep_a_file_from_being_served(
     luce, install_plugin, tiny_model, monkeypatch
 ):

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <string>
 
 #include "error.h"
 #include "luce_kernels.h"
@@ -60,6 +61,18 @@ const char* isa_name(Isa isa) { return int(isa) < 0 ? "none" : NAMES[int(isa)]; 
 }  // namespace lk
 
 extern "C" LK_API const char* lk_isa(void) { return lk::isa_name(lk::current_isa()); }
+
+extern "C" LK_API const char* lk_isas(void) {
+    static const std::string names = [] {
+        std::string joined;
+        for (int isa = lk::best(); isa >= 0; --isa) {
+            joined += lk::NAMES[isa];
+            if (isa > 0) joined += ' ';
+        }
+        return joined;
+    }();
+    return names.c_str();
+}
 
 extern "C" LK_API int32_t lk_force_isa(const char* name) {
     for (int isa = 0; name != nullptr && isa < 3; ++isa) {

@@ -232,6 +232,8 @@ LK_API int32_t lk_run(lk_pool* pool, int32_t op, const void* args, int64_t args_
 
 // "avx2", "avx512", "avx512-vnni"; lk_force_isa chooses one that the machine has (-1 if not).
 LK_API const char* lk_isa(void);
+// Those that the machine has, the best first, with a space between; empty if it has none.
+LK_API const char* lk_isas(void);
 LK_API int32_t lk_force_isa(const char* name);
 LK_API int32_t lk_abi_version(void);
 LK_API const char* lk_last_error(void);  // of this thread

@@ -19,6 +19,7 @@ _FUNCTIONS: tuple[tuple[str, object, tuple[object, ...]], ...] = (
     ("lk_abi_version", c.c_int32, ()),
     ("lk_last_error", c.c_char_p, ()),
     ("lk_isa", c.c_char_p, ()),
+    ("lk_isas", c.c_char_p, ()),
     ("lk_force_isa", c.c_int32, (c.c_char_p,)),
     ("lk_pool_create", c.c_void_p, (c.c_int32, c.c_int32, c.c_int64)),
     ("lk_pool_destroy", None, (c.c_void_p,)),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from luce_kernels_cpu import eager
+from luce_kernels_cpu.library import KernelsUnavailable
 from luce_kernels_cpu.native_weight import pack_weight
 from luce_kernels_cpu.provider import provider
 from luce_kernels_cpu.weight_types import accepts_weight, as_matmul_reads
@@ -32,7 +34,10 @@ _OFFERS: tuple[tuple[Callable[..., None], Mapping[str, Any]], ...] = (
 
 def register_kernels(register: Callable[..., None]) -> None:
     """Load the library and offer its kernels. Raises KernelsUnavailable."""
-    setup = provider().set_threads
+    own = provider()
+    if not own.isas:
+        raise KernelsUnavailable("the native kernels need a processor with AVX2, FMA and F16C")
+    isas = {isa: partial(own.set_isa, isa) for isa in own.isas}
     for function, options in _OFFERS:
         register(
             function.__name__,
@@ -40,7 +45,8 @@ def register_kernels(register: Callable[..., None]) -> None:
             device="cpu",
             dtypes=(torch.float32,),
             priority=PRIORITY,
-            setup=setup,
+            setup=own.set_threads,
+            isas=isas,
             row_invariant=True,
             split_invariant=True,
             **options,

@@ -35,6 +35,16 @@ class Provider:
         """Workers of the pool; 0 while there is none."""
         return self._threads
 
+    @property
+    def isas(self) -> tuple[str, ...]:
+        """Instruction sets of this machine that the library has kernels for, the best first."""
+        return tuple(self.library.lk_isas().decode().split())
+
+    def set_isa(self, isa: str) -> None:
+        """Use kernels of one of `isas`, for this process. Weights keep those of their packing."""
+        if self.library.lk_force_isa(isa.encode()):
+            raise ConfigError(f"--kernel-isa {isa}: {last_error(self.library)}")
+
     def set_threads(self, threads: int) -> None:
         """Make the pool, or another if its size changes.
 

@@ -53,6 +53,7 @@ def load() -> Load:
         fusion: Fusion = ALL_PASSES,
         cache: str = "f16",
         threads: int = 2,
+        isa: str | None = None,
         drafts: Any = no_drafts,
         overrides: Mapping[str, str] = NO_OVERRIDES,
     ) -> LlamaEngine:
@@ -63,7 +64,7 @@ def load() -> Load:
                 partial(compile_recording, fusion=fusion), provider="native", device="cpu"
             )
         device = Device("cpu")
-        binder = registry.binder(device, torch.float32, overrides, threads=threads)
+        binder = registry.binder(device, torch.float32, overrides, threads=threads, isa=isa)
         context = LoadContext(
             gguf=GgufFile.open(path),
             device=device,

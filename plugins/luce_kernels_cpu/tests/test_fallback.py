@@ -13,7 +13,7 @@ from luce_kernels_cpu.provider import provider
 
 from luce_core.errors import ConfigError
 from luce_core.load import build_registry
-from luce_core.ops.registry import REFERENCE
+from luce_core.ops.kernel import REFERENCE
 from luce_core.plan import PrefillSlice, StepPlan
 from luce_core.plugin_manager import build_plugin_manager
 
@@ -74,6 +74,39 @@ def test_the_reference_can_be_forced(load, tiny, stepper) -> None:
     assert mode.startswith("op by op")
     logits = stepper(load(path, cache="f32")).run(PLAN)
     assert torch.allclose(logits, stepper(engine).run(PLAN), atol=1e-4, rtol=1e-4)
+
+
+@pytest.fixture
+def usual_isa() -> Iterator[str]:
+    """The instruction set in use, which is again in use after the test."""
+    name = provider().isas[0]
+    yield name
+    provider().set_isa(name)
+
+
+def test_the_setting_chooses_the_instruction_set(load, tiny, usual_isa) -> None:
+    for isa in provider().isas:
+        engine = load(tiny(), isa=isa)
+        assert native().lk_isa().decode() == isa
+        assert engine._model._head.weights[0].kernel.endswith(f" {isa}")
+    assert load(tiny())._model._head.weights[0].kernel.endswith(" avx2")
+
+
+def test_an_instruction_set_that_is_not_there_is_refused_with_those_that_are(load, tiny) -> None:
+    there = r"--kernel-isa sse9: this machine has .*avx2 \(luce_kernels_cpu\)"
+    with pytest.raises(ConfigError, match=there):
+        load(tiny(), isa="sse9")
+    with pytest.raises(ConfigError, match="avx2: no kernel in use here has such a choice"):
+        load(tiny(), isa="avx2", overrides={"*": REFERENCE})
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_a_processor_without_avx2_gets_the_references(monkeypatch) -> None:
+    monkeypatch.setattr(type(provider()), "isas", ())
+    registry = build_registry(build_plugin_manager(discover=False, plugins=[luce_kernels_cpu]))
+    assert registry.providers == (REFERENCE,)
+    (failure,) = registry.failures.values()
+    assert "need a processor with AVX2" in str(failure)
 
 
 @pytest.mark.parametrize("isa", [b"avx2", b"avx512"])
