@@ -163,6 +163,7 @@ def load_model(opened: OpenedModel, plugins: Plugins, progress: Progress) -> Loa
         progress=progress,
     )
     engine = check_engine(spec.build(context))
+    opened.gguf.release_pages()
     pool = size_pool(
         engine.capabilities,
         engine.memory_need,

@@ -35,7 +35,10 @@ def same_arguments(facts: Mapping[str, Any], args: tuple[Any, ...]) -> tuple[Any
 def float32_weight(weight: Any, device: torch.device) -> Any:
     """The usual `prepare`: dequantised once to float32 on the device; None stays None."""
     if isinstance(weight, QuantTensor):
-        weight = weight.dequantize()
+        values = weight.dequantize()
+        # Values that lie in the file as they are would be read from its pages in every step.
+        is_mapped = values.data_ptr() == weight.blocks.data_ptr()
+        weight = values.clone() if is_mapped else values
     return weight.to(device, torch.float32) if isinstance(weight, Tensor) else weight
 
 

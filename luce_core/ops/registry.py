@@ -241,8 +241,8 @@ class OpBinder:
         """The op with the best kernel for these facts.
 
         `weights` are the op's weight arguments: QuantTensor, Tensor or, if optional, None. Each is
-        prepared once, here. ConfigError for an unknown op, a missing or unknown fact, or an
-        override that cannot be honoured.
+        prepared once, here, and its pages of the model file are released. ConfigError for an
+        unknown op, a missing or unknown fact, or an override that cannot be honoured.
         """
         spec = self._registry.spec(op)
         complete = MappingProxyType(_complete_facts(spec, facts))
@@ -252,14 +252,18 @@ class OpBinder:
             self._set_up.add(kernel.setup)
             kernel.choose_isa(self._isa)
             kernel.setup(self._threads or usable_cores())
+        prepared = tuple(
+            (kernel.prepare if place == 0 else float32_weight)(weight, self.device)
+            for place, weight in enumerate(weights)
+        )
+        for weight in weights:
+            if isinstance(weight, QuantTensor):
+                weight.release_pages()
         bound = BoundOp(
             spec,
             kernel,
             facts=complete,
-            weights=tuple(
-                (kernel.prepare if place == 0 else float32_weight)(weight, self.device)
-                for place, weight in enumerate(weights)
-            ),
+            weights=prepared,
             device=self.device,
             dtype=self.dtype,
         )

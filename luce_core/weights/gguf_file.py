@@ -13,7 +13,7 @@ import torch
 
 from luce_core.errors import ModelFileError
 from luce_core.weights.gguf_check import GgufHeader, TensorEntry, read_header
-from luce_core.weights.mapped_file import map_file
+from luce_core.weights.mapped_file import MappedBytes, map_file
 from luce_core.weights.model_role import Role, check_role
 from luce_core.weights.quant.tensor import QuantTensor
 from luce_core.weights.split_files import single_model, whole_set
@@ -77,6 +77,14 @@ class GgufFile:
         """By name; empty after `close`."""
         return MappingProxyType(self._tensors)
 
+    def release_pages(self) -> None:
+        """Once the weights are prepared: give the memory of all maps back, borders and header too.
+
+        Tensors stay right; what was written to them is lost.
+        """
+        for data in {tensor.mapped.data for tensor in self._tensors.values() if tensor.mapped}:
+            MappedBytes(data, 0, len(data)).release()
+
     def close(self) -> None:
         """Let go of the maps. Idempotent."""
         self._tensors.clear()
@@ -112,4 +120,5 @@ def _tensors(data: mmap, entries: Iterable[TensorEntry]) -> Iterable[tuple[str, 
     for entry in entries:
         blocks = torch.from_numpy(whole[entry.start : entry.start + entry.nbytes])
         rows = blocks.view(*entry.shape[:-1], -1)
-        yield entry.name, QuantTensor(entry.name, entry.qtype, entry.shape, rows)
+        mapped = MappedBytes(data, entry.start, entry.nbytes)
+        yield entry.name, QuantTensor(entry.name, entry.qtype, entry.shape, rows, mapped)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from luce_core.errors import ModelFileError
@@ -32,3 +33,22 @@ def map_file(path: Path) -> mmap.mmap:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ModelFileError(path, "file", f"cannot be mapped: {reason}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class MappedBytes:
+    """`nbytes` bytes of a map, from `start` on."""
+
+    data: mmap.mmap
+    start: int
+    nbytes: int
+
+    def release(self) -> None:
+        """Give the memory of the whole pages back; they are read again when they are touched.
+
+        What was written to them is lost. Does nothing where the system has no such call.
+        """
+        begin = -(-self.start // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (self.start + self.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+        if sys.platform == "linux" and length > 0:
+            self.data.madvise(mmap.MADV_DONTNEED, begin, length)

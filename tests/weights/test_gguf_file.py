@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from luce_core.weights.gguf_file import GgufFile
+from luce_core.weights.quant_types import QuantTensor
 from luce_core.weights.synthetic import SyntheticModel, write_synthetic
 
 PROC = Path("/proc/self")
@@ -76,6 +77,41 @@ def test_opening_maps_the_file_and_reads_only_what_is_used(tmp_path: Path) -> No
         total = sum(int(tensor.blocks.view(-1)[::512].sum()) for tensor in file.tensors.values())
         assert total > 0
         assert memory_kib("Anonymous") - copied < size_kib // 4
+
+
+def resident_kib(path: Path) -> int:
+    """Memory of a file's map."""
+    found, total = False, 0
+    for line in (PROC / "smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            found = line.endswith(str(path))
+        elif found and line.startswith("Rss:"):
+            total += int(line.split()[1])
+    return total
+
+
+@needs_proc
+def test_released_pages_cost_no_memory_and_read_the_same(tmp_path: Path) -> None:
+    model = SyntheticModel(width=512, ff=2048, layers=2, vocab=4096, heads=8)
+    path = write_synthetic(tmp_path / "released.gguf", model)
+    size_kib = path.stat().st_size // 1024
+    with GgufFile.open(path) as file:
+        before = {name: tensor.blocks.clone() for name, tensor in file.tensors.items()}
+        assert resident_kib(path) > 0.9 * size_kib
+        for tensor in file.tensors.values():
+            tensor.release_pages()
+        assert resident_kib(path) < 0.1 * size_kib
+        for name, tensor in file.tensors.items():
+            assert torch.equal(tensor.blocks, before[name])
+        file.release_pages()
+        assert resident_kib(path) < 8
+
+
+def test_a_tensor_in_memory_has_no_pages_to_release() -> None:
+    values = torch.randn(64, 4096)
+    tensor = QuantTensor.from_values("w", values, "F32")
+    tensor.release_pages()
+    assert torch.equal(tensor.dequantize(), values)
 
 
 @needs_proc

@@ -130,6 +130,7 @@ class Model:
         ]
         config = _with_file_rope_factors(config, claims)
         self._embed = ops.embedding(table)
+        context.progress(claims.claimed_bytes, total, "embedding")
         self._layers: list[Layer] = []
         for index, layout in enumerate(self.layouts):
             self._layers.append(Layer(ops, claims, config, index=index, layout=layout))
