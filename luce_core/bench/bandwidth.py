@@ -21,9 +21,13 @@ def read_bandwidth(size_bytes: int, threads: Iterable[int]) -> dict[int, float]:
 
     The size matters: weights that fit in a cache are read faster than memory allows.
     """
-    size = min(max(size_bytes, _LEAST_BYTES), _MOST_BYTES)
-    values = np.ones(size // 8, np.int64)
+    values = np.ones(buffer_bytes(size_bytes) // 8, np.int64)
     return {count: values.nbytes / _best_seconds(values, count) for count in threads}
+
+
+def buffer_bytes(weight_bytes: int) -> int:
+    """A buffer's size for measuring how fast weights can be read, within limits."""
+    return min(max(weight_bytes, _LEAST_BYTES), _MOST_BYTES)
 
 
 def _best_seconds(values: NDArray[np.int64], threads: int) -> float:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
 from rich.console import Console
 
-from luce_core.bench.bandwidth import read_bandwidth, step_bytes
+from luce_core.bench.bandwidth import buffer_bytes, read_bandwidth, step_bytes
 from luce_core.bench.json_file import refuse_unwritable, write_json
 from luce_core.bench.rig import Parts, Rig, Seconds
+from luce_core.bench.step_limits import limit_lines
 from luce_core.bench.step_report import (
+    NO_WORK,
     PHASES,
     StepCase,
     StepReport,
@@ -24,6 +26,7 @@ from luce_core.bench.step_report import (
 from luce_core.bench.stopwatch import Stopwatch, ops_source, watched
 from luce_core.device import Device
 from luce_core.load import LoadedModel, load_model, open_model
+from luce_core.ops.program import Bounded, Program, Rates, Replay, Work
 from luce_core.plugin_manager import Plugins
 from luce_core.readable import readable
 from luce_core.settings import Settings
@@ -49,6 +52,8 @@ def bench_step(settings: Settings, plugins: Plugins, console: Console) -> int:
     for line in report_lines(report):
         console.print(line)
     console.print(report_table(report))
+    for line in limit_lines(report):
+        console.print(line, soft_wrap=True)
     if options.json is not None:
         write_json(options.json, report_json(report))
     return 0
@@ -62,7 +67,8 @@ def measure_steps(options: StepSettings, loaded: LoadedModel) -> StepReport:
     bandwidth: dict[int, float] = {}
     if device.kind == "cpu":
         bandwidth = read_bandwidth(step_bytes(gguf, 1), (1, 2))
-    fastest = max(bandwidth.values(), default=0.0)
+    rates = _rates(loaded.ops.programs, buffer_bytes(step_bytes(gguf, 1)))
+    fastest = max((*bandwidth.values(), rates.read_bytes if rates else 0.0))
     cases: list[StepCase] = []
     skipped: list[str] = []
     room = min(capabilities.max_context, loaded.pool.tokens)
@@ -77,7 +83,10 @@ def measure_steps(options: StepSettings, loaded: LoadedModel) -> StepReport:
             else:
                 runs, tokens = _decode(rig, rows, options.steps)
                 limit_ms = 1e3 * step_bytes(gguf, rows) / fastest if fastest else None
-                cases.append(_case(f"decode {rows}", runs, tokens=tokens, limit_ms=limit_ms))
+                work = {name: tuple(calls) for name, calls in rig.watch.work.items()}
+                cases.append(
+                    _case(f"decode {rows}", runs, tokens=tokens, limit_ms=limit_ms, work=work)
+                )
         for length in options.prefill:
             if length + spare > room:
                 skipped.append(f"prefill {length}: there is room for {room} tokens")
@@ -92,9 +101,18 @@ def measure_steps(options: StepSettings, loaded: LoadedModel) -> StepReport:
         threads=torch.get_num_threads(),
         weight_bytes=step_bytes(gguf, 1),
         bandwidth=bandwidth,
+        rates=rates,
         cases=cases,
         skipped=skipped,
     )
+
+
+def _rates(programs: Sequence[Program], nbytes: int) -> Rates | None:
+    """What the provider of a replayed program measures of the device."""
+    for program in programs:
+        if isinstance(program.run, Replay) and isinstance(program.run.compiled, Bounded):
+            return program.run.compiled.rates(nbytes)
+    return None
 
 
 def _waiter(device: Device) -> Callable[[], None]:
@@ -130,7 +148,12 @@ def _prefill(rig: Rig, length: int) -> list[list[Parts]]:
 
 
 def _case(
-    name: str, runs: Sequence[list[Parts]], *, tokens: float, limit_ms: float | None = None
+    name: str,
+    runs: Sequence[list[Parts]],
+    *,
+    tokens: float,
+    limit_ms: float | None = None,
+    work: Mapping[str, tuple[Work, ...]] = NO_WORK,
 ) -> StepCase:
     """Medians over the runs of the sums over their steps."""
     phases = [_sums(phases for phases, _ in run) for run in runs]
@@ -146,6 +169,7 @@ def _case(
         ops_ms={op: _median_ms(ops, op) for op in ops[0]},
         total_ms=_median_ms(phases, "step") + _median_ms(phases, "deliver"),
         limit_ms=limit_ms,
+        work=work,
     )
 
 

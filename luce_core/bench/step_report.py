@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from rich.table import Table
 
 from luce_core.bench.report import shown
+from luce_core.ops.program import Rates, Work
 
+NO_WORK: Mapping[str, tuple[Work, ...]] = MappingProxyType({})
 # Parts of a step in the order of their happening; `other` is what `execute` does beside them.
 PHASES = ("plan", "lower", "kernels", "sample", "other", "apply", "deliver")
 
@@ -20,7 +23,7 @@ class StepCase:
 
     `tokens` come out (decode) or go in (prefill) in `total_ms`, over `steps` steps. `limit_ms` is
     what reading the weights of a decode step takes at the measured bandwidth, None where that is
-    not measured.
+    not measured. `work` is what the calls of each op must do in the last step, where that is known.
     """
 
     name: str
@@ -31,6 +34,7 @@ class StepCase:
     ops_ms: Mapping[str, float]
     total_ms: float
     limit_ms: float | None
+    work: Mapping[str, tuple[Work, ...]]
 
     @property
     def tok_s(self) -> float:
@@ -55,6 +59,7 @@ class StepReport:
     threads: int
     weight_bytes: int
     bandwidth: Mapping[int, float]
+    rates: Rates | None
     cases: Sequence[StepCase]
     skipped: Sequence[str]
 
@@ -80,7 +85,7 @@ def report_table(report: StepReport) -> Table:
     for phase in PHASES:
         table.add_row(phase, *(shown(case.phases_ms[phase]) for case in report.cases))
         if phase == "kernels":
-            for op in _by_time(report.cases):
+            for op in by_time(report.cases):
                 values = (shown(case.ops_ms.get(op)) for case in report.cases)
                 table.add_row(f"  {op}", *values, style="dim")
     table.add_section()
@@ -106,6 +111,7 @@ def report_json(report: StepReport) -> dict[str, Any]:
             "tok_s": case.tok_s,
             "limit_ms": case.limit_ms,
             "share": case.share,
+            "limits_ms": op_limits_ms(case, report.rates),
         }
         for case in report.cases
     ]
@@ -118,12 +124,20 @@ def report_json(report: StepReport) -> dict[str, Any]:
         "threads": report.threads,
         "weight_bytes": report.weight_bytes,
         "bandwidth_bytes_per_s": {str(count): rate for count, rate in report.bandwidth.items()},
+        "rates_per_s": report.rates._asdict() if report.rates else None,
         "cases": cases,
         "skipped": list(report.skipped),
     }
 
 
-def _by_time(cases: Sequence[StepCase]) -> list[str]:
+def op_limits_ms(case: StepCase, rates: Rates | None) -> dict[str, float]:
+    """What the calls of each op take at least; empty where it is not known."""
+    if rates is None:
+        return {}
+    return {op: 1e3 * sum(map(rates.seconds, calls)) for op, calls in case.work.items()}
+
+
+def by_time(cases: Sequence[StepCase]) -> list[str]:
     """Every op, the one that takes most of all cases first."""
     totals: dict[str, float] = {}
     for case in cases:

@@ -12,14 +12,15 @@ from luce_core.batch.packed import PackedBatch
 from luce_core.engine import EngineCapabilities, MemoryNeed, SeqEngine
 from luce_core.kv.slot_table import Slot
 from luce_core.ops.bound import BoundOp
-from luce_core.ops.program import Profiled, Program, Replay
+from luce_core.ops.program import Bounded, Profiled, Program, Replay, Work
 from luce_core.plan import StepPlan, StepResult
 from luce_core.request import Request
 from luce_core.sampling.sampler import Sampler
 
 
 class Stopwatch:
-    """Seconds of one step by phase, and by op or fused part. `take` starts the next one.
+    """Seconds of one step by phase, and by op or fused part. `take` starts the next one. `work` is
+    what the last replay that can say so (see Bounded) had to do.
 
     `wait` returns when the device has done what it was given.
     """
@@ -28,6 +29,7 @@ class Stopwatch:
         self.wait = wait
         self.phases: defaultdict[str, float] = defaultdict(float)
         self.ops: defaultdict[str, float] = defaultdict(float)
+        self.work: dict[str, tuple[Work, ...]] = {}
 
     def take(self) -> tuple[dict[str, float], dict[str, float]]:
         """(phases, ops) since the last call."""
@@ -100,6 +102,9 @@ def watched(watch: Stopwatch, programs: Sequence[Program]) -> Iterator[None]:
             with watch.phase("aside"):
                 for name, seconds in compiled.profile(batch).items():
                     watch.ops[name] += seconds
+        if isinstance(compiled, Bounded):
+            with watch.phase("aside"):
+                watch.work = dict(compiled.work(batch))
         with watch.phase("kernels"):
             result = compiled(batch)
             watch.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from luce_core.batch.packed import PackedBatch
 from luce_core.ops.record import Recording, record
@@ -34,6 +34,44 @@ class Profiled(Protocol):
         Called right before the call that counts, on the same batch. It may write the caches at the
         batch's rows, as that call will do again.
         """
+        raise AssertionError("a protocol is never called")
+
+
+class Work(NamedTuple):
+    """What one call of an op cannot do without: bytes of weights and of the KV cache to read, and
+    operations (a product and a sum are two)."""
+
+    read_bytes: int
+    int8_operations: int = 0
+    float_operations: int = 0
+
+
+class Rates(NamedTuple):
+    """What a device does at best in a second, as measured."""
+
+    read_bytes: float
+    int8_operations: float
+    float_operations: float
+
+    def seconds(self, work: Work) -> float:
+        """The limit of a call: reading and computing go on at once, so the longer of them."""
+        computing = (
+            work.int8_operations / self.int8_operations
+            + work.float_operations / self.float_operations
+        )
+        return max(work.read_bytes / self.read_bytes, computing)
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """What a compiled recording may offer further: how fast it could be."""
+
+    def work(self, batch: PackedBatch) -> Mapping[str, tuple[Work, ...]]:
+        """By the names of `profile`, what each call must do for the batch."""
+        raise AssertionError("a protocol is never called")
+
+    def rates(self, nbytes: int) -> Rates:
+        """Measure the device, with weights of so many bytes in mind. Takes well under a second."""
         raise AssertionError("a protocol is never called")
 
 

@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from luce_core.bench.bandwidth import read_bandwidth, step_bytes
+from luce_core.bench.step_limits import limit_lines
+from luce_core.bench.step_report import StepCase, StepReport
 from luce_core.bench.stopwatch import Stopwatch, ops_source, watched
 from luce_core.device import Device
 from luce_core.ops.bound import BoundOp
 from luce_core.ops.core_ops import core_registry
-from luce_core.ops.program import Program, Replay
+from luce_core.ops.program import Program, Rates, Replay, Work
 from luce_core.sampling.sampler import Sampler
 from luce_core.weights.gguf_file import GgufFile
 from luce_core.weights.synthetic import SyntheticModel, write_synthetic
@@ -63,6 +65,7 @@ def test_the_parts_of_a_step_add_up_to_it(tiny_model, tmp_path) -> None:
         "threads",
         "weight_bytes",
         "bandwidth_bytes_per_s",
+        "rates_per_s",
         "cases",
         "skipped",
     }
@@ -82,10 +85,12 @@ def test_the_parts_of_a_step_add_up_to_it(tiny_model, tmp_path) -> None:
             assert set(ops) == OPS_OF_LLAMA
             assert sum(ops.values()) == pytest.approx(phases["kernels"], rel=0.3)
     decode, _, prefill = report["cases"]
-    fastest = max(report["bandwidth_bytes_per_s"].values())
+    rates = report["rates_per_s"] or {"read_bytes": 0.0}  # of a provider that replays
+    fastest = max(*report["bandwidth_bytes_per_s"].values(), rates["read_bytes"])
     assert decode["limit_ms"] == pytest.approx(1e3 * report["weight_bytes"] / fastest)
     assert decode["share"] == pytest.approx(decode["limit_ms"] / decode["phases_ms"]["kernels"])
     assert prefill["limit_ms"] is None
+    assert set(decode["limits_ms"]) <= set(decode["ops_ms"])
     assert report["skipped"] == [
         "decode 99: there are 8 slots",
         "prefill 2048: there is room for 256 tokens",
@@ -152,6 +157,66 @@ def test_a_replay_that_profiles_is_asked_and_its_own_time_is_kept_apart() -> Non
     program.run("batch")
     assert tape.calls == ["profile", "run", "run"]
     assert watch.take() == ({}, {})
+
+
+class BoundedTape(Tape):
+    def work(self, batch: object) -> dict[str, tuple[Work, ...]]:
+        return {"matmul": (Work(4_000_000, int8_operations=100_000_000), Work(1_000_000))}
+
+    def rates(self, nbytes: int) -> Rates:
+        return Rates(1e10, 1e12, 1e11)
+
+
+def test_the_watch_keeps_what_a_bounded_replay_had_to_do() -> None:
+    watch, tape = Stopwatch(lambda: None), BoundedTape()
+    with watched(watch, [program := Program(Replay(tape), "replayed")]):
+        program.run("batch")
+    assert watch.work == tape.work("batch")
+
+
+def step_report(rates: Rates | None) -> StepReport:
+    case = StepCase(
+        name="decode 1",
+        tokens=1,
+        steps=1,
+        runs=3,
+        phases_ms={"kernels": 2.0},
+        ops_ms={"norm": 0.5, "matmul": 1.0},
+        total_ms=2.5,
+        limit_ms=None,
+        work=BoundedTape().work("batch"),
+    )
+    return StepReport(
+        model="m",
+        engine="e",
+        device="cpu",
+        modes=(),
+        ops_from="",
+        threads=1,
+        weight_bytes=97_000_000,
+        bandwidth={},
+        rates=rates,
+        cases=[case],
+        skipped=(),
+    )
+
+
+def test_the_limit_of_an_op_is_the_longer_of_reading_and_computing_call_by_call() -> None:
+    rates = Rates(read_bytes=1e10, int8_operations=1e12, float_operations=1e11)
+    *_, head, _, matmul, norm, kernels, step, outside = limit_lines(step_report(rates))
+    assert head.startswith("| decode 1 | reads MB |")
+    # 4 MB take 400 us and its operations 100 us; 1 MB takes 100 us.
+    assert matmul == "| matmul | 5.00 | 100 | - | 500 | 1000 | 50% |"
+    assert norm == "| norm | - | - | - | - | 500 | - |"
+    assert kernels == "| kernels | 5.00 | 100 | - | 500 | 2000 | 25% |"
+    assert step == "| step | 5.00 | 100 | - | 500 | 2500 | 20% |"
+    assert outside == "| outside kernels | - | - | - | - | 500 | 20.0% of the step |"
+    slow = Rates(read_bytes=1e10, int8_operations=1e11, float_operations=1e11)
+    assert "| matmul | 5.00 | 100 | - | 1100 | 1000 | 110% |" in limit_lines(step_report(slow))
+
+
+def test_without_rates_there_is_no_table_of_limits() -> None:
+    assert limit_lines(step_report(None)) == []
 
 
 def test_a_replay_that_does_not_profile_is_timed_as_a_whole() -> None:

@@ -228,6 +228,15 @@ LK_API int32_t lk_tape_run(const lk_tape* tape, lk_pool* pool, const lk_batch* b
 LK_API int32_t lk_run(lk_pool* pool, int32_t op, const void* args, int64_t args_bytes,
                       const lk_batch* batch);
 
+// ---- what the machine does at best, to compare kernels with ------------------------------------
+
+// Per second, all workers, the best of several short runs: operations on registers (a product and
+// a sum are two) with the instruction set in use, and bytes read from memory of `bytes` bytes that
+// lies as weights lie. 0 and lk_last_error if they cannot be measured.
+LK_API double lk_peak_int8(lk_pool* pool);
+LK_API double lk_peak_float(lk_pool* pool);
+LK_API double lk_peak_read(lk_pool* pool, int64_t bytes);
+
 // ---- library --------------------------------------------------------------------------------
 
 // "avx2", "avx512", "avx512-vnni"; lk_force_isa chooses one that the machine has (-1 if not).

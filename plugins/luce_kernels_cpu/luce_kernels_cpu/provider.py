@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from luce_core.errors import ConfigError, StepFault
+from luce_core.ops.program import Rates
 from luce_kernels_cpu import structs
 from luce_kernels_cpu.library import last_error, native
 from luce_kernels_cpu.structs import Op
@@ -68,6 +69,18 @@ class Provider:
         library = self.library
         if library.lk_run(self.pool, op, c.byref(args), c.sizeof(args), c.byref(batch)):
             raise StepFault(last_error(library))
+
+    def rates(self, nbytes: int) -> Rates:
+        """What the workers do at best, reading from memory of that many bytes."""
+        library = self.library
+        found = (
+            library.lk_peak_read(self.pool, nbytes),
+            library.lk_peak_int8(self.pool),
+            library.lk_peak_float(self.pool),
+        )
+        if not all(found):
+            raise ConfigError(last_error(library))
+        return Rates(*found)
 
     def _replace_pool(self, threads: int) -> None:
         pool = self.library.lk_pool_create(threads, SPIN_US, SCRATCH_BYTES)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
 from luce_core.errors import LuceError, StepFault
+from luce_core.ops.program import Rates, Work
 from luce_core.ops.record import Recording
 from luce_kernels_cpu import structs
 from luce_kernels_cpu.batch_view import fill_batch
@@ -22,6 +23,7 @@ from luce_kernels_cpu.provider import Provider, provider
 from luce_kernels_cpu.schedule import schedule
 from luce_kernels_cpu.structs import Domain, Op
 from luce_kernels_cpu.views import ALIGN, partials_bytes
+from luce_kernels_cpu.work import work_of
 
 
 def compile_recording(recording: Recording, fusion: Fusion = ALL_PASSES) -> NativeProgram:
@@ -76,6 +78,17 @@ class NativeProgram:
         for name, ns in zip(self.names, spent, strict=True):
             seconds[name] = seconds.get(name, 0.0) + ns / 1e9
         return seconds
+
+    def work(self, batch: PackedBatch) -> dict[str, tuple[Work, ...]]:
+        """What the records must do for the batch, by op."""
+        found: dict[str, tuple[Work, ...]] = {}
+        for name, record in zip(self.names, self._graph.records, strict=True):
+            found[name] = (*found.get(name, ()), work_of(record, batch))
+        return found
+
+    def rates(self, nbytes: int) -> Rates:
+        """What this machine does at best on the pool's workers."""
+        return self._owner.rates(nbytes)
 
     def _results(self, batch: PackedBatch) -> Any:
         results = tuple(
