@@ -12,7 +12,7 @@ import pluggy
 
 from luce_core import hookspecs
 from luce_core.engine import SEQ_ENGINE_API, EngineSpec
-from luce_core.errors import ConfigError, PluginError
+from luce_core.errors import ConfigError, LuceError, PluginError
 from luce_core.hookspecs import ENTRY_POINT_GROUP, PROJECT
 
 if TYPE_CHECKING:
@@ -26,6 +26,13 @@ class PluginFailure:
     name: str
     version: str
     error: str
+
+    @property
+    def line(self) -> str:
+        """For a start screen: what failed, in one line."""
+        first, _, more = self.error.partition("\n")
+        aside = " (luce plugins says more)" if more else ""
+        return f"plugin {self.name} did not load: {first}{aside}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,8 @@ class Plugins:
                 self.manager.unregister(module)
 
     def _fail(self, name: str, version: str, error: BaseException) -> None:
-        last = traceback.format_exception_only(error)[-1].strip()
+        is_ours = isinstance(error, LuceError)
+        last = str(error) if is_ours else traceback.format_exception_only(error)[-1].strip()
         self.failures.append(PluginFailure(name, version, last))
 
 

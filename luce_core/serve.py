@@ -200,7 +200,7 @@ def describe_model(settings: Settings, loaded: LoadedModel, plugins: Plugins) ->
             f"--kv-pool-tokens {settings.kv_pool_tokens} holds less than one context of "
             f"{capabilities.max_context} tokens: longer prompts are refused"
         )
-    warnings += [f"plugin {f.name} did not load: {f.error}" for f in plugins.failures]
+    warnings += [failure.line for failure in plugins.failures]
     names = settings.model_name or (Path(gguf.path).stem,)
     return ServedModel(
         names=tuple(readable(name) for name in names),

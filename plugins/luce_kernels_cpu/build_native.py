@@ -131,7 +131,7 @@ def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = "\n".join(done.stderr.strip().splitlines()[:_MOST_LINES])
-        raise BuildError(f"{Path(command[0]).name} failed: {' '.join(command)}\n{said}")
+        raise BuildError(f"{Path(command[0]).name} failed\n{' '.join(command)}\n{said}")
     if done.stderr.strip():
         print(done.stderr.strip(), file=sys.stderr)
     return done.stdout

@@ -156,16 +156,33 @@ def luce_register_engines(register):
 """
 
 
+BROKEN_KERNELS = """
+from luce_core.engine import hookimpl
+from luce_core.errors import LuceError
+
+@hookimpl
+def luce_register_kernels(register):
+    raise LuceError("the native kernels were not built; reinstall them\\na compiler's complaint")
+"""
+
+
+def plugin_environment(tmp_path: Path, name: str, code: str) -> dict[str, str]:
+    """The environment of a server that finds one more plugin."""
+    folder = tmp_path / "plugins"
+    info = folder / f"luce_{name}-1.dist-info"
+    info.mkdir(parents=True)
+    (folder / f"luce_{name}.py").write_text(code)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: luce_{name}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[luce]\n{name} = luce_{name}\n")
+    before = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), before)))}
+
+
 @pytest.fixture
 def slow_engine(tmp_path: Path) -> dict[str, str]:
     """The environment of a server whose engine loads once the file MAY_LOAD exists."""
-    folder = tmp_path / "plugins"
-    info = folder / "luce_slow-1.dist-info"
-    info.mkdir(parents=True)
-    (folder / "luce_slow.py").write_text(SLOW_TO_LOAD)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: luce_slow\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[luce]\nslow = luce_slow\n")
-    return {"PYTHONPATH": str(folder), "MAY_LOAD": str(tmp_path / "may_load")}
+    may_load = {"MAY_LOAD": str(tmp_path / "may_load")}
+    return plugin_environment(tmp_path, "slow", SLOW_TO_LOAD) | may_load
 
 
 def free_port() -> int:
@@ -219,7 +236,9 @@ def test_the_start_screen_tells_model_engine_device_kernels_pool_slots_and_url(s
     assert rows["model"] == "SmolLM2-135M-Instruct.Q4_1 (97 MB, llama)"
     assert rows["engine"] == "llama on cpu"
     for op in ("quant_matmul", "paged_attention", "rope"):
-        assert re.search(rf"kernels +reference: .*\b{op}\b", smollm2.screen, re.DOTALL)
+        kernels = rf"kernels +luce_kernels_cpu \(avx[\w-]+\): .*\b{op}\b"
+        assert re.search(kernels, smollm2.screen, re.DOTALL)
+    assert "warning" not in smollm2.screen
     assert rows["slots"] == "8, context 8192 tokens each"
     assert rows["template"] == "model file, tokenizer.chat_template"
     assert rows["URL"] == f"{smollm2.url}/v1"
@@ -228,6 +247,18 @@ def test_the_start_screen_tells_model_engine_device_kernels_pool_slots_and_url(s
     for part in ("weights still to load", "scratch of a step", "reserve", "1024 blocks + 1 null"):
         assert re.search(rf"{re.escape(part)} +[\d.]+ GiB", smollm2.screen), part
     assert smollm2.log == ""
+
+
+def test_the_start_screen_names_a_kernel_provider_that_failed_and_what_does_its_work(
+    serve, tiny_model, tmp_path
+):
+    env = plugin_environment(tmp_path, "broken", BROKEN_KERNELS)
+    server = serve(tiny_model, *OPTIONS, env={**env, "LUCE_PLUGINS": "llama,broken"})
+    (row,) = re.findall(r"^warning .*(?:\n .*)*", server.screen, re.MULTILINE)
+    said = "plugin broken did not load: the native kernels were not built; reinstall them (luce"
+    assert said in " ".join(row.split())
+    assert "a compiler's complaint" not in server.screen
+    assert re.search(r"kernels +reference: ", server.screen)
 
 
 def test_names_with_brackets_and_colons_appear_as_they_are(serve, tiny_model):

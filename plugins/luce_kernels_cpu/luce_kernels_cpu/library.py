@@ -55,11 +55,17 @@ class KernelsUnavailable(LuceError):
 def load_library(path: Path) -> c.CDLL:
     """The library of a file. Its calls release the GIL."""
     if not path.exists():
-        reason = NOTE.read_text().strip() if NOTE.exists() else f"{path} is missing"
-        raise KernelsUnavailable(
-            f"the native kernels were not built: {reason}; to try again: "
-            "pip install --force-reinstall --no-deps luce-kernels-cpu"
+        noted = NOTE.read_text().strip() if NOTE.exists() else f"{path} is missing"
+        reason, *more = noted.splitlines()
+        said = "\n".join(
+            (
+                f"the native kernels were not built: {reason}; the torch references do the work, "
+                "many times slower; to try again: "
+                "pip install --force-reinstall --no-deps luce-kernels-cpu",
+                *more,
+            )
         )
+        raise KernelsUnavailable(said)
     try:
         library = c.CDLL(str(path))
         for name, result, arguments in _FUNCTIONS:

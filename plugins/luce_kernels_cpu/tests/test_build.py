@@ -99,5 +99,5 @@ def test_what_the_compiler_said_is_passed_on(tmp_path, monkeypatch) -> None:
     source.write_text("int f() { return nothing; }\n")
     monkeypatch.setattr(module, "HERE", tmp_path)
     monkeypatch.setattr(module, "SOURCES", source.parent)
-    with pytest.raises(module.BuildError, match=r"(?s)failed: .*wrong\.cpp.*nothing"):
+    with pytest.raises(module.BuildError, match=r"(?s)failed\n.*wrong\.cpp.*nothing"):
         module.build(tmp_path / "out.so")

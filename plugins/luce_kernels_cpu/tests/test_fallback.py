@@ -35,14 +35,19 @@ def test_a_missing_library_fails_the_plugin_by_name_and_leaves_the_references(
     tmp_path, monkeypatch
 ) -> None:
     note = tmp_path / "note"
-    note.write_text("no C++ compiler was found\n")
+    note.write_text("no C++ compiler was found\nand this is what it said\n")
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "none.so")
     monkeypatch.setattr(library, "NOTE", note)
     plugins = build_plugin_manager(discover=False, plugins=[luce_kernels_cpu])
     registry = build_registry(plugins)
     assert registry.providers == (REFERENCE,)
-    (failure,) = registry.failures.values()
-    assert "not built: no C++ compiler was found; to try again: pip install" in str(failure)
+    (failure,) = plugins.failures
+    first, *more = failure.error.splitlines()
+    assert "not built: no C++ compiler was found; the torch references do the work" in first
+    assert first.endswith("pip install --force-reinstall --no-deps luce-kernels-cpu")
+    assert more == ["and this is what it said"]
+    assert failure.line.endswith("luce-kernels-cpu (luce plugins says more)")
+    assert str(*registry.failures.values()) == failure.error
 
 
 def test_the_plugin_registers_kernels_and_a_recorder() -> None:
