@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from luce_core.plan import TokenEvent, TokenLogprob, Usage
 from luce_core.request import FinishReason, Request
-from luce_core.text.pipeline import TextDelta, TextPipeline
+from luce_core.text.pipeline import TextDelta, TextPipeline, join_calls
 
 EMPTY = TextDelta()
 
@@ -58,7 +58,7 @@ class TokenStream:
         return self._end is not None
 
     def feed(self, event: TokenEvent) -> bool:
-        """Take an event; True if a stop string has just ended the text."""
+        """Take an event; True if the pipeline has just ended the text."""
         if self._end is not None or self.is_closed:
             return False
         tokens, logprobs = event.tokens, event.logprobs
@@ -71,6 +71,7 @@ class TokenStream:
         if tokens:
             self._add(self.pipeline.push(tokens, logprobs))
         if self.pipeline.stopped:
+            self._add(self.pipeline.finish())
             usage = Usage(
                 len(self.request.prompt),
                 self.pipeline.tokens_used,
@@ -93,11 +94,12 @@ class TokenStream:
             self._close(StreamChunk(EMPTY, FinishReason.ERROR, error=error))
 
     def _add(self, delta: TextDelta) -> None:
-        if not (delta.content or delta.reasoning or delta.logprobs):
+        if delta.is_empty:
             return
         self._deltas.append(delta)
         # Characters bound bytes closely enough for a limit; encoding twice would cost more.
         self.unread_bytes += len(delta.content) + len(delta.reasoning) + 64 * len(delta.logprobs)
+        self.unread_bytes += sum(len(call.name) + len(call.arguments) for call in delta.calls)
         self._wake()
 
     def _close(self, end: StreamChunk) -> None:
@@ -153,4 +155,5 @@ def _merge(deltas: list[TextDelta]) -> TextDelta:
         "".join([delta.content for delta in deltas]),
         "".join([delta.reasoning for delta in deltas]),
         tuple(entry for delta in deltas for entry in delta.logprobs),
+        join_calls(call for delta in deltas for call in delta.calls),
     )

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from luce_core.server.body import read_object
-from luce_core.server.chunks import ChatChunks, ReplyHead
+from luce_core.server.chunks import ChatChunks, ReplyHead, call_object
 from luce_core.server.generation import (
     Answer,
     Choice,
@@ -37,7 +37,9 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     settings = request.app[STATE].settings
     model = serving.model
     values = await read_object(request, settings.max_body_bytes)
-    body = parse_chat(values, settings, vocab_size=model.vocab_size)
+    body = parse_chat(
+        values, settings, vocab_size=model.vocab_size, takes_tools=model.text.takes_tools
+    )
     params = body.params
     model.check_name(params.model, strict=settings.strict_model_name)
 
@@ -72,6 +74,7 @@ def render(model: ServedModel, chat: ChatInput) -> Prompt:
         chat.messages,
         add_generation_prompt=chat.add_generation_prompt,
         continue_final_message=chat.continue_final_message,
+        tools=[tool.spec for tool in chat.calls.tools],
         **chat.template_kwargs,
     )
 
@@ -79,10 +82,16 @@ def render(model: ServedModel, chat: ChatInput) -> Prompt:
 def _prepare(model: ServedModel, body: ChatBody) -> ReadyPrompt:
     prompt = render(model, body.chat)
     stops = StopSet(body.params.stops)
-    min_tokens = body.params.sampling.min_tokens
+    calls = body.chat.calls
     return ReadyPrompt(
         tokens=tuple(model.text.tokenizer.encode_prompt(prompt)),
-        pipeline=lambda: model.text.chat_pipeline(prompt, stops, min_tokens=min_tokens),
+        pipeline=lambda: model.text.chat_pipeline(
+            prompt,
+            stops,
+            min_tokens=body.params.sampling.min_tokens,
+            tools=calls.tools,
+            most_calls=calls.most_calls,
+        ),
         param="messages",
     )
 
@@ -96,6 +105,11 @@ def _whole_reply(
     entries = []
     for choice, answer in zip(choices, answers, strict=True):
         message: dict[str, Any] = {"role": "assistant", "content": answer.content}
+        if answer.calls:
+            message["content"] = answer.content or None
+            message["tool_calls"] = [
+                call_object(call.name, call.arguments) for call in answer.calls
+            ]
         if answer.reasoning:
             message["reasoning_content"] = message["reasoning"] = answer.reasoning
         entries.append(

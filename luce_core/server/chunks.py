@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -56,6 +57,15 @@ class Chunks(Protocol):
         """The event with the finish reason."""
 
 
+def call_object(name: str, arguments: str) -> dict[str, Any]:
+    """A tool call with an id of its own, as a whole reply and the first chunk of a call have it."""
+    return {
+        "id": f"call_{secrets.token_hex(12)}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
 # Token counts so far, for clients that asked for them in every chunk.
 RunningUsage = Callable[[], dict[str, Any]]
 
@@ -84,7 +94,10 @@ class _Frame:
 
 
 class ChatChunks:
-    """chat.completion.chunk events; the role comes with the first text."""
+    """chat.completion.chunk events; the role comes with the first text.
+
+    A call begins with its id, type and name; more of its arguments come in later events.
+    """
 
     def __init__(
         self,
@@ -104,23 +117,30 @@ class ChatChunks:
         self._has_begun = False
 
     def text(self, delta: TextDelta) -> bytes:
-        content, reasoning, logprobs = delta
-        if self._is_plain and self._has_begun and not reasoning:
+        content, reasoning, logprobs, calls = delta
+        if self._is_plain and self._has_begun and not reasoning and not calls:
             if not content:
                 return b""
             return self._content_head + _dumps(content) + self._content_tail
-        events = [] if self._has_begun or not (content or reasoning) else [self._role()]
+        parts: list[bytes] = []
         if reasoning:
             text = _dumps(reasoning)
-            # Entries that precede an answer in the same delta stay with the answer.
-            entries = () if content else logprobs
-            events.append(
-                self._event(
-                    b'{"reasoning_content":' + text + b',"reasoning":' + text + b"}", entries
-                )
-            )
+            parts.append(b'{"reasoning_content":' + text + b',"reasoning":' + text + b"}")
         if content:
-            events.append(self._event(b'{"content":' + _dumps(content) + b"}", logprobs))
+            parts.append(b'{"content":' + _dumps(content) + b"}")
+        for call in calls:
+            if call.name:
+                head = {"index": call.number, **call_object(call.name, "")}
+                parts.append(_dumps({"tool_calls": [head]}))
+            if call.arguments:
+                more = {"index": call.number, "function": {"arguments": call.arguments}}
+                parts.append(_dumps({"tool_calls": [more]}))
+        if not parts:
+            return b""
+        events = [] if self._has_begun else [self._role()]
+        events += [self._event(part, ()) for part in parts[:-1]]
+        # The log-probabilities of a delta stay together.
+        events.append(self._event(parts[-1], logprobs))
         return b"".join(events)
 
     def end(self, end: ChoiceEnd) -> bytes:

@@ -22,7 +22,7 @@ from luce_core.server.logprobs import LogprobSheet
 from luce_core.server.params import GenerationParams
 from luce_core.server.state import CLIENT_ID, STATE, Serving
 from luce_core.server.usage import usage_object
-from luce_core.text.pipeline import TextPipeline
+from luce_core.text.pipeline import CallDelta, TextPipeline, join_calls
 
 _LONG_BODY_BYTES = 64 << 10
 _ENDS = (FinishReason.STOP, FinishReason.LENGTH)
@@ -55,6 +55,7 @@ class Answer:
 
     content: str
     reasoning: str
+    calls: tuple[CallDelta, ...]
     logprobs: dict[str, Any] | None
     finish: str
     usage: Usage
@@ -142,9 +143,11 @@ def _make_request(
     )
 
 
-def check_end(chunk: StreamChunk) -> str:
+def check_end(stream: TokenStream, chunk: StreamChunk) -> str:
     """The finish reason for the wire; GenerationFailed if the request did not end well."""
     assert chunk.finish is not None
+    if chunk.finish is FinishReason.STOP and stream.pipeline.calls:
+        return "tool_calls"
     if chunk.finish in _ENDS:
         return str(chunk.finish)
     raise GenerationFailed.from_reason(chunk.error)
@@ -175,18 +178,27 @@ async def _collect_one(serving: Serving, choice: Choice, sheet: LogprobSheet | N
     stream = choice.stream
     content: list[str] = []
     reasoning: list[str] = []
+    calls: list[CallDelta] = []
     while True:
         chunk = await stream.read(time.monotonic)
         content.append(chunk.delta.content)
         reasoning.append(chunk.delta.reasoning)
+        calls += chunk.delta.calls
         if sheet is not None:
             sheet.add(chunk.delta.logprobs)
         if chunk.finish is not None:
-            finish = check_end(chunk)
+            finish = check_end(stream, chunk)
             assert chunk.usage is not None
             serving.runtime.hub.release(stream)
             logprobs = None if sheet is None else sheet.value
-            return Answer("".join(content), "".join(reasoning), logprobs, finish, chunk.usage)
+            return Answer(
+                "".join(content),
+                "".join(reasoning),
+                join_calls(calls),
+                logprobs,
+                finish,
+                chunk.usage,
+            )
 
 
 def running_usage(stream: TokenStream) -> Callable[[], dict[str, Any]]:

@@ -11,12 +11,15 @@ import orjson
 from luce_core.errors import RequestError
 from luce_core.server.fields import Fields
 from luce_core.server.params import MAX_LOGPROBS, GenerationParams, parse_generation, token_ids
+from luce_core.server.tools import ToolInput, parse_tools
 from luce_core.server.unsupported import CHAT_ONLY, COMPLETION_ONLY, refuse_unsupported
 from luce_core.settings import Settings
 
 _MAX_TEMPLATE_KWARGS_BYTES = 16 << 10
 # Arguments of `render` itself; a format checks what its own template reserves.
-_RENDER_NAMES = frozenset({"self", "messages", "add_generation_prompt", "continue_final_message"})
+_RENDER_NAMES = frozenset(
+    {"self", "messages", "tools", "add_generation_prompt", "continue_final_message"}
+)
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -25,6 +28,7 @@ class ChatInput:
     """What a chat template gets."""
 
     messages: list[dict[str, Any]]
+    calls: ToolInput
     template_kwargs: Mapping[str, Any]
     add_generation_prompt: bool
     continue_final_message: bool
@@ -45,7 +49,9 @@ class CompletionBody:
     params: GenerationParams
 
 
-def parse_chat(body: Mapping[str, Any], settings: Settings, *, vocab_size: int) -> ChatBody:
+def parse_chat(
+    body: Mapping[str, Any], settings: Settings, *, vocab_size: int, takes_tools: bool = False
+) -> ChatBody:
     refuse_unsupported(body, CHAT_ONLY)
     fields = Fields(body)
     wants = fields.boolean("logprobs", False)
@@ -55,10 +61,10 @@ def parse_chat(body: Mapping[str, Any], settings: Settings, *, vocab_size: int) 
     params = parse_generation(
         fields, settings, vocab_size=vocab_size, logprobs=(top or 0) if wants else None
     )
-    return ChatBody(chat=parse_chat_input(fields), params=params)
+    return ChatBody(chat=parse_chat_input(fields, takes_tools=takes_tools), params=params)
 
 
-def parse_chat_input(fields: Fields) -> ChatInput:
+def parse_chat_input(fields: Fields, *, takes_tools: bool) -> ChatInput:
     """The part that /tokenize shares."""
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -66,6 +72,7 @@ def parse_chat_input(fields: Fields) -> ChatInput:
     continues = fields.boolean("continue_final_message", False)
     return ChatInput(
         messages=messages,
+        calls=parse_tools(fields, takes_tools=takes_tools),
         template_kwargs=_template_kwargs(fields),
         add_generation_prompt=fields.boolean("add_generation_prompt", not continues),
         continue_final_message=continues,

@@ -109,11 +109,11 @@ class StreamedReply:
                 continue
             if events and chunk.error is not None:
                 await out.write(events)
-            finish = check_end(chunk)
+            finish = check_end(stream, chunk)
             assert chunk.usage is not None
             self._usages[position] = chunk.usage
             delta = chunk.delta
-            rest = () if delta.content or delta.reasoning else delta.logprobs
+            rest = () if delta.has_text else delta.logprobs
             usage = usage_object(
                 chunk.usage.prompt_tokens,
                 chunk.usage.completion_tokens,

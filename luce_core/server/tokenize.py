@@ -37,7 +37,7 @@ def _tokenize(model: ServedModel, fields: Fields) -> dict[str, Any]:
         param = given[-1] if given else "content"
         raise RequestError("give one of content, prompt or messages", param=param)
     if given == ["messages"]:
-        prompt = render(model, parse_chat_input(fields))
+        prompt = render(model, parse_chat_input(fields, takes_tools=model.text.takes_tools))
         ids = tokenizer.encode_prompt(prompt)
     else:
         text = fields.text(given[0]) or ""

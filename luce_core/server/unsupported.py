@@ -63,8 +63,6 @@ SHARED_FIELDS: Mapping[str, tuple[Any, ...]] = {
 }
 
 CHAT_ONLY: Mapping[str, tuple[Any, ...]] = {
-    "tools": _EMPTY,
-    "tool_choice": ("none", "auto"),
     "functions": _EMPTY,
     "function_call": ("none", "auto"),
     "audio": _NOTHING,

@@ -27,16 +27,22 @@ MODEL_NAME = "fake"
 
 
 def byte_text(
-    *, parser: str = "none", template: str | None = None, add_bos: bool = False
+    *,
+    parser: str = "none",
+    template: str | None = None,
+    add_bos: bool = False,
+    formats: TextFormats | None = None,
+    architecture: str = "fake",
 ) -> ModelText:
-    """Tokenizer, chat format and parser of the byte vocabulary."""
+    """Tokenizer, chat format and parsers of the byte vocabulary."""
     values = byte_metadata()
+    values["general.architecture"] = architecture
     values["tokenizer.ggml.add_bos_token"] = add_bos
     if template is not None:
         values["tokenizer.chat_template"] = template
     metadata = TypedMetadata("fake.gguf", values)
     tokenizer = Tokenizer.from_metadata(metadata)
-    return TextFormats().for_model(metadata, tokenizer, output_parser=parser)
+    return (formats or TextFormats()).for_model(metadata, tokenizer, output_parser=parser)
 
 
 class FakeServer:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jinja2
+import jinja2.meta
 
 from luce_core.errors import ConfigError, RequestError
 from luce_core.text.messages import normalise_messages
@@ -24,7 +25,7 @@ from luce_core.text.template_env import (
 MAX_TEMPLATE_BYTES = 1 << 20
 TEMPLATES = Path(__file__).parent / "templates"
 # Names that the server gives to templates; a request's template arguments cannot replace them.
-_OWN_NAMES = frozenset({"messages", "add_generation_prompt", "bos_token", "eos_token"})
+_OWN_NAMES = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 _ARGUMENTS = _OWN_NAMES | {"self", "continue_final_message"}
 
 
@@ -51,6 +52,10 @@ class ChatFormat(Protocol):
     def warnings(self) -> tuple[str, ...]:
         """To be shown at start."""
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether `render` writes the tools that it is given."""
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -58,10 +63,12 @@ class ChatFormat(Protocol):
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
         **template_kwargs: Any,
     ) -> Prompt:
         """The prompt for a chat; RequestError (400) if it cannot be written.
 
+        `tools` are as clients send them: `{"type": "function", "function": {...}}`.
         `template_kwargs` are a request's `chat_template_kwargs`, checked by `template_arguments`.
         """
 
@@ -106,6 +113,9 @@ class JinjaChatFormat:
                 f"{source}: the chat template is broken, {self._problem}: chats are refused",
             )
         self.warnings = tuple(warnings)
+        self.takes_tools = self._compiled is not None and "tools" in (
+            jinja2.meta.find_undeclared_variables(environment.parse(template))
+        )
 
     def render(
         self,
@@ -114,6 +124,7 @@ class JinjaChatFormat:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
         **template_kwargs: Any,
     ) -> Prompt:
         if self._compiled is None:
@@ -133,6 +144,8 @@ class JinjaChatFormat:
         normal = normalise_messages(messages, system_anywhere=self._system_anywhere)
         # A template asks whether a name is defined, so null means absent.
         options = {name: value for name, value in template_kwargs.items() if value is not None}
+        if tools:
+            options["tools"] = [dict(tool) for tool in tools]
         guard, end_mark = pick_marks([normal, options], self.template, 2)
         if continue_final_message:
             normal[-1]["content"] += end_mark

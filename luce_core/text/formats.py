@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +20,7 @@ from luce_core.text.pipeline import TextPipeline
 from luce_core.text.prompt import Prompt
 from luce_core.text.stop_strings import StopSet, StopStrings
 from luce_core.text.tokenizer import Tokenizer
+from luce_core.text.tools import CallingParser, Tool, ToolParserFactory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,19 +43,40 @@ class ModelText:
     tokenizer: Tokenizer
     chat_format: ChatFormat
     make_parser: ParserFactory
+    make_tool_parser: ToolParserFactory | None = None
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether tools reach the prompt and calls of them are found in the answer."""
+        return self.make_tool_parser is not None and self.chat_format.takes_tools
 
     @property
     def warnings(self) -> tuple[str, ...]:
         return self.tokenizer.warnings + self.chat_format.warnings
 
     def chat_pipeline(
-        self, prompt: Prompt, stops: StopSet = NO_STOPS, *, min_tokens: int = 0
+        self,
+        prompt: Prompt,
+        stops: StopSet = NO_STOPS,
+        *,
+        min_tokens: int = 0,
+        tools: Sequence[Tool] = (),
+        most_calls: int | None = None,
     ) -> TextPipeline:
-        """The pipeline for one choice that answers a rendered chat."""
+        """The pipeline for one choice that answers a rendered chat. `tools` need `takes_tools`."""
         parser = self.make_parser(prompt)
+        if tools:
+            assert self.make_tool_parser is not None
+            parser = CallingParser(parser, self.make_tool_parser(tools))
         shown = map(self.tokenizer.token_id, parser.tags)
         detokenizer = Detokenizer(self.tokenizer, shown=[i for i in shown if i is not None])
-        return TextPipeline(detokenizer, StopStrings(stops), parser, min_tokens=min_tokens)
+        return TextPipeline(
+            detokenizer,
+            StopStrings(stops),
+            parser,
+            min_tokens=min_tokens,
+            most_calls=most_calls,
+        )
 
     def plain_pipeline(
         self, stops: StopSet = NO_STOPS, *, min_tokens: int = 0, starts_text: bool = False
@@ -66,13 +88,15 @@ class ModelText:
 
 
 class TextFormats:
-    """Chat formats and output parsers by name and by architecture; plugins add theirs at load."""
+    """Chat formats and parsers by name and by architecture; plugins add theirs at load."""
 
     def __init__(self) -> None:
         self._chat_formats: dict[str, ChatFormatFactory] = {}
         self._parsers: dict[str, ParserFactory] = {"none": plain_parser, "think": think_parser}
         self._chat_format_of: dict[str, str] = {}
         self._parser_of: dict[str, str] = {}
+        self._tool_parsers: dict[str, ToolParserFactory] = {}
+        self._tool_parser_of: dict[str, str] = {}
 
     def register(
         self,
@@ -80,14 +104,17 @@ class TextFormats:
         name: str,
         chat_format: ChatFormatFactory | None = None,
         output_parser: ParserFactory | None = None,
+        tool_parser: ToolParserFactory | None = None,
         architectures: Iterable[str] = (),
     ) -> None:
         """The callable that `luce_register_text_formats` hands to plugins.
 
         PluginError if a name or an architecture is taken, or there is nothing to register.
         """
-        if chat_format is None and output_parser is None:
-            raise PluginError(f"text format {name!r}: neither chat_format nor output_parser given")
+        if chat_format is None and output_parser is None and tool_parser is None:
+            raise PluginError(
+                f"text format {name!r}: neither chat_format, output_parser nor tool_parser given"
+            )
         architectures = tuple(architectures)
         if chat_format is not None:
             _add("chat format", self._chat_formats, name, chat_format)
@@ -95,6 +122,9 @@ class TextFormats:
         if output_parser is not None:
             _add("output parser", self._parsers, name, output_parser)
             _claim("output parser", self._parser_of, architectures, name)
+        if tool_parser is not None:
+            _add("tool parser", self._tool_parsers, name, tool_parser)
+            _claim("tool parser", self._tool_parser_of, architectures, name)
 
     def for_model(
         self,
@@ -111,6 +141,8 @@ class TextFormats:
         The chat format is, in this order: the template file, the named format, the file's own
         template, what a plugin offers for the architecture, ChatML with a warning. The parser
         `auto` is the architecture's, else `think` if the template writes `</think>`, else `none`.
+        The tool parser is the architecture's; without one, or with a chat format that writes no
+        tools, the model takes none.
         """
         architecture = metadata.str("general.architecture", default="")
 
@@ -139,7 +171,13 @@ class TextFormats:
             chatml = load_template_file(TEMPLATES / "chatml.jinja")
             warning = f"{metadata.path}: {TEMPLATE_KEY} is missing: chats are written as ChatML"
             chat = jinja(chatml, "builtin chatml", warning)
-        return ModelText(tokenizer, chat, self._parser(output_parser, architecture, chat))
+        calls = self._tool_parser_of.get(architecture)
+        return ModelText(
+            tokenizer,
+            chat,
+            self._parser(output_parser, architecture, chat),
+            None if calls is None else self._tool_parsers[calls],
+        )
 
     def _parser(self, name: str, architecture: str, chat: ChatFormat) -> ParserFactory:
         if name == AUTO:

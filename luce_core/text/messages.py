@@ -4,6 +4,8 @@
 * A list of text parts becomes one string, joined by newlines; null or missing content is "".
 * `reasoning` and `reasoning_content` are both read, and handed on as `reasoning_content`.
 * Tool call arguments that are a JSON string become the object; other strings stay as they are.
+* Results of one assistant message's calls stand in the order of the calls, if their ids say so:
+  templates write results without ids.
 * With `system_anywhere`, a system message after the start becomes a user message where it stands,
   so the ids of earlier turns do not change. Without it the template decides; many refuse it.
 """
@@ -27,6 +29,7 @@ def normalise_messages(
     if not messages:
         raise RequestError("messages must not be empty", param="messages")
     normal = [_normalise(message, f"messages.{i}") for i, message in enumerate(messages)]
+    _order_results(normal)
     leading = 0
     while leading < len(normal) and normal[leading]["role"] == "system":
         leading += 1
@@ -109,6 +112,22 @@ def _tool_call(call: Any) -> Any:
             parsed = arguments
         arguments = parsed if isinstance(parsed, dict) else arguments
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _order_results(messages: list[dict[str, Any]]) -> None:
+    """Sort each run of tool messages by the ids of the calls that it answers, if all are known."""
+    place = 0
+    while place < len(messages):
+        start = place + 1
+        place = start
+        while place < len(messages) and messages[place]["role"] == "tool":
+            place += 1
+        calls = messages[start - 1].get("tool_calls", ())
+        ids = [call.get("id") for call in calls if isinstance(call, Mapping)]
+        results = messages[start:place]
+        answered = [result.get("tool_call_id") for result in results]
+        if all(isinstance(call_id, str) and call_id in ids for call_id in answered):
+            messages[start:place] = sorted(results, key=lambda r: ids.index(r["tool_call_id"]))
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Splitting generated text into what the model says and what it thinks.
+"""Splitting generated text into what the model says, what it thinks and which tools it calls.
 
 Newlines around a thinking block belong to its markup: those right after the opening tag, right
 before the closing tag and right after it are dropped, as chat templates put them there when they
@@ -15,8 +15,14 @@ from luce_core.text.prompt import Prompt
 
 
 class PieceKind(StrEnum):
+    """A CALL piece is the name of the called tool; the ARGUMENTS that follow it, up to the next
+    CALL, are the text of one JSON object. If the model broke off, that text is a beginning of it.
+    """
+
     CONTENT = "content"
     REASONING = "reasoning"
+    CALL = "call"
+    ARGUMENTS = "arguments"
 
 
 class Piece(NamedTuple):
@@ -144,7 +150,7 @@ class ThinkParser:
             self._buffer = after
             self._state = _State.AFTER
         else:
-            thought = before[: len(before) - _partial_suffix(before, self._close)].rstrip("\n")
+            thought = before[: len(before) - partial_suffix(before, self._close)].rstrip("\n")
             self._buffer = before[len(thought) :]
         return [Piece(PieceKind.REASONING, thought)] if thought else []
 
@@ -158,7 +164,7 @@ class ThinkParser:
         return [Piece(PieceKind.CONTENT, text)]
 
 
-def _partial_suffix(text: str, word: str) -> int:
+def partial_suffix(text: str, word: str) -> int:
     """Length of the longest end of the text that begins the word, the whole word excluded."""
     for size in range(min(len(word) - 1, len(text)), 0, -1):
         if text.endswith(word[:size]):

@@ -21,6 +21,7 @@ import orjson
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
+from jinja2.filters import do_items
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -60,7 +61,10 @@ BUDGET: ContextVar[Budget] = ContextVar("template_budget")
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """transformers' environment, and `from_json`, which llama.cpp's templates use."""
+    """transformers' environment, and `from_json`, which llama.cpp's templates use.
+
+    `items` also takes a text, as one item: the arguments of a call that are no JSON object.
+    """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -76,6 +80,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             del self.filters[name]
         self.filters["tojson"] = _to_json
         self.filters["from_json"] = _from_json
+        self.filters["items"] = _items
         for name, function in self.filters.items():
             self.filters[name] = _bounded(name, function)
         self.filters[_COUNTED] = _counted
@@ -230,6 +235,10 @@ def _strftime_now(form: str) -> str:
 
 def _from_json(text: str) -> Any:
     return orjson.loads(text)
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    return do_items({"arguments": value} if isinstance(value, str) else value)
 
 
 def _to_json(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from luce_core.errors import ConfigError, PluginError
 from luce_core.text.chat_format import ChatFormat, JinjaChatFormat
 from luce_core.text.formats import ModelText, TextFormats
 from luce_core.text.output_parser import PlainParser, ThinkParser, plain_parser
+from luce_core.text.pipeline import TextDelta
 from luce_core.text.prompt import Prompt
 from luce_core.text.tokenizer import Tokenizer
+from luce_core.text.tools import Tool
 from luce_core.weights.typed_metadata import TypedMetadata
 
 from .vocabularies import BYTES, byte_level
@@ -81,11 +84,8 @@ def test_a_template_that_writes_thinking_tags_gets_the_think_parser() -> None:
     prompt = text.chat_format.render([USER])
     assert isinstance(text.make_parser(prompt), ThinkParser)
     pipe = text.chat_pipeline(prompt)
-    assert pipe.push(text.tokenizer.encode("plan</think>\nyes", parse_special=True)) == (
-        "yes",
-        "plan",
-        (),
-    )
+    ids = text.tokenizer.encode("plan</think>\nyes", parse_special=True)
+    assert pipe.push(ids) == TextDelta("yes", "plan")
     off = model_text(metadata=describe(THINKS), output_parser="none")
     assert isinstance(off.make_parser(prompt), PlainParser)
 
@@ -115,6 +115,24 @@ def test_names_and_architectures_are_taken_once() -> None:
         formats.register(name="think", output_parser=plain_parser)
     with pytest.raises(PluginError, match="neither"):
         formats.register(name="c")
+
+
+def test_tools_need_a_parser_for_the_architecture_and_a_template_that_writes_them() -> None:
+    class NoCalls(PlainParser):
+        def __init__(self, tools: Sequence[Tool]) -> None:
+            self.tools = tools
+
+    formats = TextFormats()
+    formats.register(name="calls", tool_parser=NoCalls, architectures=["arch"])
+    writes = "{{ tools | tojson }}" + OWN
+    optional = "{% if not tools is defined %}{% set tools = [] %}{% endif %}" + OWN
+    assert model_text(formats, describe(writes, "arch")).takes_tools
+    assert model_text(formats, describe(optional, "arch")).takes_tools
+    assert not model_text(formats, describe(writes, "other")).takes_tools
+    assert not model_text(formats, describe(OWN, "arch")).takes_tools
+    assert not model_text(formats, describe(writes + "{% bad", "arch")).takes_tools
+    with pytest.raises(PluginError, match="tool parser 'calls' is registered already"):
+        formats.register(name="calls", tool_parser=NoCalls)
 
 
 @pytest.mark.parametrize("option", ["chat_format", "output_parser"])

@@ -64,6 +64,22 @@ def test_tool_arguments_become_objects(arguments: Any, expected: Any) -> None:
     assert got == {"id": "1", "function": {"name": "f", "arguments": expected}}
 
 
+def test_results_stand_in_the_order_of_their_calls() -> None:
+    def result(call_id: str | None, text: str) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+    def contents(*messages: Any) -> list[str]:
+        return [message["content"] for message in normalise_messages(messages)]
+
+    calls = {"role": "assistant", "tool_calls": [{"id": "a"}, {"id": "b"}, {"id": "c"}]}
+    swapped = (result("c", "3"), result("a", "1"))
+    assert contents(USER, calls, *swapped, USER) == ["hi", "", "1", "3", "hi"]
+    assert contents(calls, *swapped, calls, *swapped) == ["", "1", "3", "", "1", "3"]
+    assert contents(calls, *swapped, result("x", "?")) == ["", "3", "1", "?"]
+    assert contents(calls, *swapped, result(None, "?")) == ["", "3", "1", "?"]
+    assert contents(USER, *swapped) == ["hi", "3", "1"]
+
+
 @pytest.mark.parametrize(
     ("message", "param", "said"),
     [

@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from luce_core.plan import TokenLogprob
 from luce_core.text.detokenizer import Detokenizer
-from luce_core.text.output_parser import OutputParser, PlainParser, ThinkParser
-from luce_core.text.pipeline import TextDelta, TextPipeline
+from luce_core.text.output_parser import (
+    OutputParser,
+    Piece,
+    PieceKind,
+    PlainParser,
+    ThinkParser,
+)
+from luce_core.text.pipeline import CallDelta, TextDelta, TextPipeline, join_calls
 from luce_core.text.stop_strings import StopSet, StopStrings
+from luce_core.text.tools import CallingParser
 
 from .vocabularies import BYTES, byte_tokenizer
 
@@ -192,3 +199,61 @@ def test_text_of_the_first_min_tokens_stops_nothing() -> None:
     text = "".join(pipe.push([token]).content for token in ids_of("abcabc"))
     assert text + pipe.finish().content == "abca"
     assert pipe.tokens_used == 5
+
+
+class Shouts:
+    """A capital letter calls the tool of that name; digits behind it are its arguments."""
+
+    tags: tuple[str, ...] = ()
+    in_reasoning = False
+    held = 0
+
+    def push(self, text: str) -> list[Piece]:
+        kinds = {True: PieceKind.CALL, False: PieceKind.CONTENT}
+        return [
+            Piece(PieceKind.ARGUMENTS if char.isdigit() else kinds[char.isupper()], char)
+            for char in text
+        ]
+
+    def flush(self) -> list[Piece]:
+        return []
+
+
+def calls_of(text: str, sizes: list[int], most: int | None = None) -> tuple[Any, ...]:
+    pipe = TextPipeline(
+        Detokenizer(TOKENIZER),
+        StopStrings(StopSet(["STOP"])),
+        CallingParser(ThinkParser(), Shouts()),
+        most_calls=most,
+    )
+    ids = ids_of(text)
+    deltas: list[TextDelta] = []
+    start = 0
+    for size in [*sizes, len(ids)]:
+        deltas.append(pipe.push(ids[start : start + size]))
+        start += size
+    deltas.append(pipe.finish())
+    content, reasoning, _ = joined(deltas)
+    calls = join_calls(call for delta in deltas for call in delta.calls)
+    return content, reasoning, calls, pipe.calls, pipe.stopped, pipe.tokens_used
+
+
+@pytest.mark.parametrize("sizes", [[], [1] * 40, [3] * 10])
+def test_calls_are_numbered_across_pushes(sizes: list[int]) -> None:
+    text = "<think>A1</think>xA12yB3zC"
+    assert calls_of(text, sizes) == (
+        "xyz",
+        "A1",
+        (CallDelta(0, "A", "12"), CallDelta(1, "B", "3"), CallDelta(2, "C")),
+        3,
+        False,
+        len(ids_of(text)),
+    )
+
+
+@pytest.mark.parametrize("sizes", [[], [1] * 40, [3] * 10])
+def test_a_call_too_many_ends_the_text(sizes: list[int]) -> None:
+    content, _, calls, count, stopped, used = calls_of("xA1yB2z", sizes, 1)
+    assert (content, calls, count, stopped) == ("xy", (CallDelta(0, "A", "1"),), 1, True)
+    assert used == len("xA1yB")
+    assert calls_of("xA1y", sizes, 1)[4] is False
