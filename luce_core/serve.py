@@ -19,11 +19,13 @@ from rich.text import Text
 
 from luce_core.hookspecs import RequestSummary
 from luce_core.load import LoadedModel, OpenedModel, load_model, open_model
+from luce_core.pace import build_policy, describe_pacing, pace
 from luce_core.plugin_manager import Plugins
 from luce_core.readable import readable
+from luce_core.runtime.arrivals import Arrivals
 from luce_core.runtime.hub import StreamLimits
 from luce_core.runtime.runtime import Runtime
-from luce_core.scheduler.policy import SchedulerPolicy
+from luce_core.scheduler.pacing import Pacing
 from luce_core.server.app import build_app
 from luce_core.server.listen import HttpServer, check_exposure
 from luce_core.server.metrics import Metrics
@@ -61,17 +63,18 @@ async def _serve(opened: OpenedModel, plugins: Plugins, console: Console) -> int
     http = HttpServer(build_app(state), settings)
     await http.start()
     try:
-        loaded = await _load(opened, plugins, console, signals)
-        if loaded is None:
+        ready = await _load(opened, plugins, console, signals)
+        if ready is None:
             await http.close()
             # The thread that loads cannot be ended, and a normal exit would wait for it.
             logging.shutdown()
             sys.stdout.flush()
             os._exit(EXIT_INTERRUPTED)
+        loaded, pacing = ready
         metrics = Metrics([_finished_hook(plugins)])
-        runtime = build_runtime(settings, loaded, metrics)
+        runtime = build_runtime(settings, loaded, metrics, pacing, state.arrivals)
         await runtime.start()
-        model = describe_model(settings, loaded, plugins)
+        model = describe_model(settings, loaded, plugins, pacing)
         state.serving = Serving(runtime, model, metrics)
         console.print(start_screen(settings, loaded, model, http.urls))
         return await _until_over(runtime, settings, signals, console)
@@ -84,8 +87,8 @@ async def _load(
     plugins: Plugins,
     console: Console,
     signals: asyncio.Queue[signal.Signals],
-) -> LoadedModel | None:
-    """Load in a thread behind a progress bar, so that /health and Ctrl-C work meanwhile."""
+) -> tuple[LoadedModel, Pacing | None] | None:
+    """Load and measure in a thread behind a bar, so that /health and Ctrl-C work meanwhile."""
     columns = (
         TextColumn("loading"),
         BarColumn(),
@@ -100,7 +103,11 @@ async def _load(
         def show(done: int, total: int, what: str) -> None:
             bar.update(task, completed=done, total=total, description=what)
 
-        loading = asyncio.create_task(asyncio.to_thread(load_model, opened, plugins, show))
+        def work() -> tuple[LoadedModel, Pacing | None]:
+            loaded = load_model(opened, plugins, show)
+            return loaded, pace(opened.settings, loaded)
+
+        loading = asyncio.create_task(asyncio.to_thread(work))
         interrupt = asyncio.create_task(signals.get())
         await asyncio.wait((loading, interrupt), return_when=asyncio.FIRST_COMPLETED)
         if not loading.done():
@@ -154,26 +161,17 @@ def _finished_hook(plugins: Plugins) -> Callable[[RequestSummary], None]:
     return lambda summary: hook(summary=summary) and None
 
 
-def build_policy(settings: Settings) -> SchedulerPolicy:
-    return SchedulerPolicy(
-        prefill_chunk=settings.prefill_chunk,
-        prefill_tokens=settings.prefill_tokens,
-        idle_prefill_tokens=settings.idle_prefill_tokens,
-        long_prefill_threshold=settings.long_prefill_threshold,
-        long_prefill_tokens=settings.long_prefill_tokens,
-        max_concurrent_prefills=settings.max_concurrent_prefills,
-        first_burst_steps=settings.prefill_first_burst_steps,
-        admission_coalesce_ms=settings.admission_coalesce_ms,
-        reserve=settings.reserve,
-        max_step_faults=settings.max_step_faults,
-    )
-
-
-def build_runtime(settings: Settings, loaded: LoadedModel, metrics: Metrics) -> Runtime:
+def build_runtime(
+    settings: Settings,
+    loaded: LoadedModel,
+    metrics: Metrics,
+    pacing: Pacing | None = None,
+    arrivals: Arrivals | None = None,
+) -> Runtime:
     return Runtime(
         loaded.engine,
         pool_blocks=loaded.pool.blocks,
-        policy=build_policy(settings),
+        policy=build_policy(settings, pacing),
         max_queue=settings.max_queue,
         limits=StreamLimits(
             buffer_bytes=settings.reader_buffer_bytes,
@@ -182,10 +180,13 @@ def build_runtime(settings: Settings, loaded: LoadedModel, metrics: Metrics) -> 
         ),
         observer=metrics,
         stall_timeout_s=settings.stall_timeout,
+        arrivals=arrivals,
     )
 
 
-def describe_model(settings: Settings, loaded: LoadedModel, plugins: Plugins) -> ServedModel:
+def describe_model(
+    settings: Settings, loaded: LoadedModel, plugins: Plugins, pacing: Pacing | None
+) -> ServedModel:
     """What the routes tell of the model."""
     opened = loaded.opened
     gguf, capabilities = opened.gguf, loaded.engine.capabilities
@@ -220,6 +221,7 @@ def describe_model(settings: Settings, loaded: LoadedModel, plugins: Plugins) ->
         providers=provider_lines(loaded),
         modes=loaded.ops.modes,
         pool=loaded.pool.explain(),
+        pacing=describe_pacing(settings, loaded, pacing),
         warnings=tuple(readable(warning) for warning in warnings),
     )
 
@@ -263,6 +265,7 @@ def start_screen(
     table.add_row(
         "slots", f"{capabilities.max_slots}, context {capabilities.max_context} tokens each"
     )
+    table.add_row("prefill rows beside decoders", model.pacing)
     table.add_row("template", loaded.opened.text.chat_format.source)
     for warning in (*model.warnings, *model.text.warnings):
         table.add_row(Text("warning", style="yellow"), warning)

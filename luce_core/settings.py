@@ -88,16 +88,23 @@ class Settings(BaseSettings):
 
     # -- scheduling
     admission_coalesce_ms: int = Field(
-        20, ge=0, le=10_000, description="going from idle to busy, wait once for company"
+        20, ge=0, le=10_000, description="going from idle to busy, wait for company at most this"
     )
-    prefill_chunk: int = Field(512, ge=1, description="rows of one prompt beside decoders")
-    prefill_tokens: int = Field(2048, ge=1, description="prompt rows of a step beside decoders")
+    prefill_chunk: int | None = Field(
+        None, ge=1, description="rows of one prompt beside decoders; none: measured at start"
+    )
+    prefill_tokens: int | None = Field(
+        None, ge=1, description="prompt rows of a step beside decoders; none: measured at start"
+    )
     idle_prefill_tokens: int = Field(
         4096, ge=1, description="prompt rows of a step when nobody decodes"
     )
     long_prefill_threshold: int = Field(768, ge=1, description="tokens that make a prompt long")
-    long_prefill_tokens: int = Field(
-        4096, ge=1, description="as --prefill-tokens, while a long prompt is in prefill"
+    long_prefill_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="as --prefill-tokens, while a long prompt is in prefill; none: twice that if "
+        "set, else as measured",
     )
     max_concurrent_prefills: int = Field(8, ge=1, description="prompts in prefill in one step")
     prefill_first_burst_steps: int = Field(

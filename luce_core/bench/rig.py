@@ -9,6 +9,7 @@ from dataclasses import replace
 from luce_core.bench.stopwatch import Stopwatch, TimedEngine
 from luce_core.errors import StepFault
 from luce_core.load import LoadedModel
+from luce_core.pace import build_policy
 from luce_core.plan import TokenEvent
 from luce_core.request import GREEDY, Request, RequestTimes
 from luce_core.runtime.hub import Hub, StreamLimits
@@ -16,7 +17,6 @@ from luce_core.runtime.inbox import Inbox
 from luce_core.runtime.step_loop import StepLoop
 from luce_core.runtime.token_stream import TokenStream
 from luce_core.scheduler.scheduler import Scheduler
-from luce_core.serve import build_policy
 from luce_core.server.metrics import Metrics
 from luce_core.settings import Settings
 

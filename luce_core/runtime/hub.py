@@ -43,7 +43,7 @@ class HubObserver(Protocol):
 
 
 class Hub:
-    """Streams by request id. All methods but `post` run on the asyncio thread.
+    """Streams by request id. All but `post` and `is_receiving` is for the asyncio thread.
 
     At most `max_unfinished` requests are open at a time: a request counts until the scheduler's
     terminal event for it has come. A reader is watched until its handler has released it.
@@ -74,6 +74,11 @@ class Hub:
     @property
     def unfinished(self) -> int:
         return len(self._streams) + self._reserved
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether requests have a place and are not submitted yet. Any thread may ask."""
+        return self._reserved > 0
 
     @property
     def open_readers(self) -> int:

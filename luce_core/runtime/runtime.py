@@ -11,6 +11,7 @@ import time
 from luce_core.commands import Drain, Stop
 from luce_core.engine import SeqEngine
 from luce_core.errors import Overloaded
+from luce_core.runtime.arrivals import Arrivals
 from luce_core.runtime.hub import Hub, HubObserver, StreamLimits
 from luce_core.runtime.inbox import Inbox
 from luce_core.runtime.step_loop import StepLoop
@@ -26,7 +27,8 @@ class Runtime:
     """Starts the engine thread, tells its health, drains and stops it.
 
     `allocate` has been called on the engine. `start`, `drain` and `stop` run on the asyncio
-    thread. `max_queue` bounds the requests that wait beyond those that can hold a slot.
+    thread. `max_queue` bounds the requests that wait beyond those that can hold a slot. `arrivals`
+    is what the HTTP side has not read yet.
     """
 
     def __init__(
@@ -39,15 +41,22 @@ class Runtime:
         limits: StreamLimits,
         observer: HubObserver,
         stall_timeout_s: float = 60.0,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self.engine = engine
-        self.scheduler = Scheduler(engine, pool_blocks=pool_blocks, policy=policy)
         self.inbox = Inbox()
+        self._arrivals = arrivals or Arrivals()
         self.hub = Hub(
             self.inbox,
             max_unfinished=engine.capabilities.max_slots + max_queue,
             limits=limits,
             observer=observer,
+        )
+        self.scheduler = Scheduler(
+            engine,
+            pool_blocks=pool_blocks,
+            policy=policy,
+            is_receiving=lambda: self.hub.is_receiving or self._arrivals.is_any,
         )
         self.loop = StepLoop(
             engine,

@@ -16,9 +16,12 @@ class SchedulerPolicy:
     `prefill_chunk` bounds one prompt's rows beside decoders, `prefill_tokens` all prompts' rows
     beside decoders, `idle_prefill_tokens` both where nobody decodes. `first_burst_steps` 0 keeps
     decode in every step; N allows at most N prefill-only steps before one with decode.
-    `long_prefill_tokens` replaces `prefill_tokens` while a prompt of at least
-    `long_prefill_threshold` tokens is in prefill. `reserve` "full" reserves prompt + max_tokens at
-    admission; "rolling" reserves the prompt and a headroom.
+    `long_prefill_tokens` and `long_prefill_chunk` replace `prefill_tokens` and `prefill_chunk`
+    while a prompt of at least `long_prefill_threshold` tokens is in prefill. `reserve` "full"
+    reserves prompt + max_tokens at admission; "rolling" reserves the prompt and a headroom.
+
+    Going from idle to busy, admission waits for company: until no request is on its way and none
+    has come for `coalesce_quiet_ms`, at most `admission_coalesce_ms`.
     """
 
     prefill_chunk: int = 512
@@ -26,9 +29,11 @@ class SchedulerPolicy:
     idle_prefill_tokens: int = 4096
     long_prefill_threshold: int = 768
     long_prefill_tokens: int = 4096
+    long_prefill_chunk: int | None = None  # None: as prefill_chunk
     max_concurrent_prefills: int = 8
     first_burst_steps: int = 0
     admission_coalesce_ms: int = 20
+    coalesce_quiet_ms: float = 3.0
     reserve: Literal["rolling", "full"] = "rolling"
     max_step_faults: int = 3
 
@@ -52,7 +57,9 @@ class SchedulerPolicy:
         return PlanLimits(
             with_decode=lowered(engine.with_decode, self.prefill_tokens, self.prefill_chunk),
             with_decode_long=lowered(
-                engine.with_decode, self.long_prefill_tokens, self.prefill_chunk
+                engine.with_decode,
+                self.long_prefill_tokens,
+                self.long_prefill_chunk or self.prefill_chunk,
             ),
             idle=lowered(engine.idle, self.idle_prefill_tokens, self.idle_prefill_tokens),
             lone=lowered(engine.lone, self.idle_prefill_tokens, self.idle_prefill_tokens),

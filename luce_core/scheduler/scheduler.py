@@ -34,7 +34,8 @@ class Scheduler:
     """Owns requests, slots and blocks, and alone decides when a request ends.
 
     The step loop calls, in this order: `handle` for each command, `admit`, `plan`, `apply` and
-    `take_events`.
+    `take_events`. `is_receiving` tells whether requests are on their way that have not been
+    submitted yet; it is asked on the engine thread.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Scheduler:
         pool_blocks: int,
         policy: SchedulerPolicy,
         clock: Callable[[], float] = time.monotonic,
+        is_receiving: Callable[[], bool] = lambda: False,
     ) -> None:
         capabilities = engine.capabilities
         self._engine = engine
         self._clock = clock
         self._policy = policy
         self._limits = policy.limits(capabilities)
+        self._quiet_s = policy.coalesce_quiet_ms / 1000
         self._max_draft = capabilities.max_draft
         self._max_context = capabilities.max_context
         self.table = SlotTable(
@@ -69,7 +72,9 @@ class Scheduler:
         self._step = 0
         self._speculate = True
         self._burst_steps = 0
+        self._is_receiving = is_receiving
         self._coalesce_until: float | None = None
+        self._quiet_from = 0.0  # when a wait may end for lack of arrivals
         self.draining = False
         self.stopped = False
         self.preemptions = 0
@@ -106,7 +111,10 @@ class Scheduler:
             return None
         if self._coalesce_until is None:
             return 0.0
-        return max(0.0, self._coalesce_until - self._clock())
+        now = self._clock()
+        # While a request is on its way, look again after a quiet time.
+        soon = self._quiet_from if now < self._quiet_from else now + self._quiet_s
+        return max(0.0, min(self._coalesce_until, soon) - now)
 
     def take_events(self) -> list[TokenEvent]:
         """News since the last call, in order."""
@@ -136,6 +144,8 @@ class Scheduler:
     def _submit(self, request: Request) -> None:
         if not self._requests and self._policy.admission_coalesce_ms > 0:
             self._coalesce_until = self._clock() + self._policy.admission_coalesce_ms / 1000
+        if self._coalesce_until is not None:
+            self._quiet_from = self._clock() + self._quiet_s
         self._requests[request.id] = request
         self._queue.push(request)
 
@@ -178,10 +188,12 @@ class Scheduler:
     def _is_coalescing(self) -> bool:
         if self._coalesce_until is None:
             return False
+        now = self._clock()
         waits = (
             not self.draining
             and len(self._queue) < self.table.free_count
-            and self._clock() < self._coalesce_until
+            and now < self._coalesce_until
+            and (now < self._quiet_from or self._is_receiving())
         )
         if not waits:
             self._coalesce_until = None

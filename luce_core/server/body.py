@@ -9,6 +9,7 @@ import orjson
 from aiohttp import web
 
 from luce_core.errors import RequestError
+from luce_core.server.state import STATE
 
 _BODY_TIMEOUT_S = 120.0
 
@@ -28,6 +29,8 @@ async def read_object(request: web.Request, most_bytes: int) -> dict[str, Any]:
         raise RequestError(
             "the request body did not arrive in time", code="body_timeout", status=408
         ) from None
+    finally:
+        request.app[STATE].arrivals.end(request.protocol)
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:

@@ -11,9 +11,11 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from luce_core.errors import ConfigError
+from luce_core.runtime.arrivals import Arrivals
 from luce_core.server.auth import ApiKeys
 from luce_core.server.errors import JSON, error_body
 from luce_core.server.origins import is_loopback
+from luce_core.server.state import STATE
 from luce_core.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -94,7 +96,19 @@ def url_of(bound: socket.socket) -> str:
 class _Connection(RequestHandler):
     """aiohttp's connection, with what it says of broken HTTP in our error shape."""
 
-    __slots__ = ()
+    __slots__ = ("_arrivals",)
+
+    def __init__(self, manager: web.Server, arrivals: Arrivals, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._arrivals = arrivals
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._arrivals.begin(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._arrivals.end(self)
+        super().connection_lost(exc)
 
     def handle_error(
         self,
@@ -129,6 +143,7 @@ class HttpServer:
         self._runner = web.AppRunner(
             app, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S, **self._options
         )
+        self._app = app
         self._settings = settings
         self._servers: list[asyncio.Server] = []
         self.urls: tuple[str, ...] = ()
@@ -141,9 +156,10 @@ class HttpServer:
         manager = self._runner.server
         assert manager is not None
         loop = asyncio.get_running_loop()
+        arrivals = self._app[STATE].arrivals
 
         def connect() -> RequestHandler:
-            return _Connection(manager, loop=loop, **self._options)
+            return _Connection(manager, arrivals, loop=loop, **self._options)
 
         for bound in sockets:
             self._servers.append(await loop.create_server(connect, sock=bound, backlog=_BACKLOG))

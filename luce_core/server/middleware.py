@@ -29,11 +29,22 @@ _OPEN_ROUTES = frozenset({"/health"})
 
 @web.middleware
 async def name_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Outermost: the client's request id if it is fit to be echoed, else ours."""
+    """Outermost: the client's request id if it is fit to be echoed, else ours.
+
+    `read_object` says when the body is read; here is where that ends for everybody else.
+    """
     sent = request.headers.get(REQUEST_ID_HEADER, "")
     fits = _CLIENT_ID.fullmatch(sent) is not None
     request[CLIENT_ID] = sent if fits else f"req-{secrets.token_hex(8)}"
-    return await handler(request)
+    arrivals = request.app[STATE].arrivals
+    if request.can_read_body:
+        arrivals.begin(request.protocol)
+    else:
+        arrivals.end(request.protocol)
+    try:
+        return await handler(request)
+    finally:
+        arrivals.end(request.protocol)
 
 
 async def add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:

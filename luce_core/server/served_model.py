@@ -18,7 +18,8 @@ class ServedModel:
     `names[0]` is the real name, which replies carry; the others are aliases. `vocab_size` is that
     of the logits. `meta` holds plain JSON facts of the file (n_params, n_ctx_train, size,
     architecture, ...), `providers` one line per bound op, `modes` how steps run (op by op or
-    replayed, and why), `pool` the sum behind the KV pool.
+    replayed, and why), `pool` the sum behind the KV pool, `pacing` how many prompt rows ride beside
+    decoders, and why.
     """
 
     names: tuple[str, ...]
@@ -32,6 +33,7 @@ class ServedModel:
     providers: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
     pool: str = ""
+    pacing: str = ""
     warnings: tuple[str, ...] = ()
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from luce_core.errors import Overloaded
+from luce_core.runtime.arrivals import Arrivals
 from luce_core.runtime.runtime import Runtime
 from luce_core.server.auth import ApiKeys
 from luce_core.server.metrics import Metrics
@@ -33,6 +34,7 @@ class ServerState:
         self.keys = ApiKeys.from_settings(settings)
         self.hosts = HostRule(settings.host, settings.allowed_host)
         self.cors = CorsRule(settings.cors_origin)
+        self.arrivals = Arrivals()
 
 
 STATE = web.AppKey("luce_state", ServerState)

@@ -78,6 +78,7 @@ def _props(serving: Serving, app: web.Application) -> dict[str, Any]:
         "prefix_cache": {"enabled": False, "reason": "this version has none"},
         "op_providers": list(model.providers),
         "step_modes": list(model.modes),
+        "prefill_rows_beside_decoders": model.pacing,
         "limits": _limits(settings, model),
         "warnings": [*model.warnings, *model.text.warnings],
         "routes": sorted({f"{r.method} {r.resource.canonical}" for r in app.router.routes()

@@ -68,6 +68,7 @@ class FakeServer:
         self.settings = Settings.model_construct(**{**_defaults(), "port": 0, **(settings or {})})
         self.metrics = Metrics(on_finished)
         self.engine.allocate(pool_blocks)
+        self.state = ServerState(self.settings)
         self.runtime = Runtime(
             self.engine,
             pool_blocks=pool_blocks,
@@ -80,6 +81,7 @@ class FakeServer:
             ),
             observer=self.metrics,
             stall_timeout_s=self.settings.stall_timeout,
+            arrivals=self.state.arrivals,
         )
         capabilities = self.engine.capabilities
         self.model = ServedModel(
@@ -90,7 +92,6 @@ class FakeServer:
             created=int(time.time()),
             engine="fake",
         )
-        self.state = ServerState(self.settings)
         self._loaded = loaded
         self._http = HttpServer(build_app(self.state), self.settings)
 
