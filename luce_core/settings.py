@@ -138,6 +138,9 @@ class Settings(BaseSettings):
 
     # -- caps on what a client can size
     max_body_bytes: int = Field(32 << 20, ge=1024, description="request body")
+    max_body_values: int = Field(
+        1 << 18, ge=1024, description="values in a request body; a list or object counts as 8"
+    )
     max_n: int = Field(8, ge=1, le=128, description="choices per request")
     max_stops: int = Field(32, ge=1, le=1024, description="stop strings per request")
     max_stop_bytes: int = Field(1024, ge=1, description="bytes of one stop string")

@@ -43,9 +43,10 @@ def measure_pacing(
     pool_blocks: int,
     bounds: PrefillLimits,
     clock: Callable[[], float] = time.perf_counter,
+    strict: bool = False,
 ) -> Pacing | None:
     """Prompt rows to let in beside decoders, at most what `bounds` allows; None if there is no
-    choice to make, or if the engine fails at it.
+    choice to make, or if the engine fails at it, which `strict` raises.
 
     `bounds` are the engine's limits with decoders, lowered by what the user has set. Called once,
     on an allocated engine that no runtime has yet. Raises EngineDead if the device is lost.
@@ -63,6 +64,8 @@ def measure_pacing(
     except EngineDead:
         raise
     except Exception:
+        if strict:
+            raise
         log.warning("the costs of steps could not be measured", exc_info=True)
         return None
 

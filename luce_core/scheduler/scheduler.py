@@ -21,6 +21,7 @@ from luce_core.plan import (
 )
 from luce_core.request import FinishReason, Phase, Request
 from luce_core.scheduler.admission import AdmissionQueue, AdmissionRule
+from luce_core.scheduler.coalescing import Coalescing
 from luce_core.scheduler.planner import build_plan
 from luce_core.scheduler.policy import SchedulerPolicy
 from luce_core.scheduler.preemption import draft_room, secure_decode_room
@@ -52,7 +53,6 @@ class Scheduler:
         self._clock = clock
         self._policy = policy
         self._limits = policy.limits(capabilities)
-        self._quiet_s = policy.coalesce_quiet_ms / 1000
         self._max_draft = capabilities.max_draft
         self._max_context = capabilities.max_context
         self.table = SlotTable(
@@ -72,9 +72,12 @@ class Scheduler:
         self._step = 0
         self._speculate = True
         self._burst_steps = 0
-        self._is_receiving = is_receiving
-        self._coalesce_until: float | None = None
-        self._quiet_from = 0.0  # when a wait may end for lack of arrivals
+        self._coalescing = Coalescing(
+            clock,
+            is_receiving,
+            most_s=policy.admission_coalesce_ms / 1000,
+            quiet_s=policy.coalesce_quiet_ms / 1000,
+        )
         self.draining = False
         self.stopped = False
         self.preemptions = 0
@@ -109,12 +112,7 @@ class Scheduler:
         """How long the loop may sleep for commands: None for ever, 0 not at all."""
         if not self._requests:
             return None
-        if self._coalesce_until is None:
-            return 0.0
-        now = self._clock()
-        # While a request is on its way, look again after a quiet time.
-        soon = self._quiet_from if now < self._quiet_from else now + self._quiet_s
-        return max(0.0, min(self._coalesce_until, soon) - now)
+        return self._coalescing.sleep_s()
 
     def take_events(self) -> list[TokenEvent]:
         """News since the last call, in order."""
@@ -142,10 +140,7 @@ class Scheduler:
                 self.end_all(FinishReason.CANCELLED, SHUTTING_DOWN)
 
     def _submit(self, request: Request) -> None:
-        if not self._requests and self._policy.admission_coalesce_ms > 0:
-            self._coalesce_until = self._clock() + self._policy.admission_coalesce_ms / 1000
-        if self._coalesce_until is not None:
-            self._quiet_from = self._clock() + self._quiet_s
+        self._coalescing.arrived(was_idle=not self._requests)
         self._requests[request.id] = request
         self._queue.push(request)
 
@@ -164,7 +159,8 @@ class Scheduler:
             preempt=self._preempt,
             end_in_full_pool=lambda request: self._end(request, FinishReason.LENGTH),
         )
-        if self._is_coalescing():
+        full = self.draining or len(self._queue) >= self.table.free_count
+        if self._coalescing.waits(is_full=full):
             return
         while (request := self._queue.head) is not None and self.table.free_count:
             slot = self.table.reserve(self.rule.reservation(request))
@@ -184,20 +180,6 @@ class Scheduler:
                     FinishReason.ERROR,
                     error="admission_failed: the engine could not take this request",
                 )
-
-    def _is_coalescing(self) -> bool:
-        if self._coalesce_until is None:
-            return False
-        now = self._clock()
-        waits = (
-            not self.draining
-            and len(self._queue) < self.table.free_count
-            and now < self._coalesce_until
-            and (now < self._quiet_from or self._is_receiving())
-        )
-        if not waits:
-            self._coalesce_until = None
-        return waits
 
     # -- planning ------------------------------------------------------------------------------
 

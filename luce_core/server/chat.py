@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from luce_core.server.background import in_background
 from luce_core.server.body import read_object
 from luce_core.server.chunks import ChatChunks, ReplyHead, call_object
 from luce_core.server.generation import (
@@ -16,7 +17,6 @@ from luce_core.server.generation import (
     Choice,
     ReadyPrompt,
     collect,
-    in_background,
     open_choices,
     running_usage,
     send_whole,
@@ -26,6 +26,7 @@ from luce_core.server.schema import ChatBody, ChatInput, parse_chat
 from luce_core.server.served_model import ServedModel
 from luce_core.server.state import STATE, serving_of
 from luce_core.server.streaming import StreamedReply
+from luce_core.server.text_limit import refuse_hopeless
 from luce_core.server.usage import sum_usage, timings_object
 from luce_core.text.prompt import Prompt
 from luce_core.text.stop_strings import StopSet
@@ -36,15 +37,19 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     serving = serving_of(request)
     settings = request.app[STATE].settings
     model = serving.model
-    values = await read_object(request, settings.max_body_bytes)
-    body = parse_chat(
-        values, settings, vocab_size=model.vocab_size, takes_tools=model.text.takes_tools
+    values = await read_object(request)
+    size = request.content_length
+    body = await in_background(
+        size,
+        lambda: parse_chat(
+            values, settings, vocab_size=model.vocab_size, takes_tools=model.text.takes_tools
+        ),
     )
     params = body.params
     model.check_name(params.model, strict=settings.strict_model_name)
 
     async def prepare() -> Sequence[ReadyPrompt]:
-        return [await in_background(request, lambda: _prepare(model, body))]
+        return [await in_background(size, lambda: _prepare(model, body))]
 
     choices = await open_choices(request, serving, params, 1, prepare)
     reply_id = f"chatcmpl-{secrets.token_hex(12)}"
@@ -80,6 +85,7 @@ def render(model: ServedModel, chat: ChatInput) -> Prompt:
 
 
 def _prepare(model: ServedModel, body: ChatBody) -> ReadyPrompt:
+    refuse_hopeless(model, body.chat.messages, "messages")
     prompt = render(model, body.chat)
     stops = StopSet(body.params.stops)
     calls = body.chat.calls

@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from luce_core.server.background import in_background
 from luce_core.server.body import read_object
 from luce_core.server.chunks import ReplyHead, TextChunks
 from luce_core.server.echo import echo_only
@@ -17,7 +18,6 @@ from luce_core.server.generation import (
     Choice,
     ReadyPrompt,
     collect,
-    in_background,
     open_choices,
     running_usage,
     send_whole,
@@ -27,6 +27,7 @@ from luce_core.server.schema import CompletionBody, parse_completion
 from luce_core.server.served_model import ServedModel
 from luce_core.server.state import STATE, serving_of
 from luce_core.server.streaming import StreamedReply
+from luce_core.server.text_limit import refuse_hopeless
 from luce_core.server.usage import sum_usage, timings_object
 from luce_core.text.stop_strings import StopSet
 
@@ -38,14 +39,17 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     serving = serving_of(request)
     settings = request.app[STATE].settings
     model = serving.model
-    values = await read_object(request, settings.max_body_bytes)
-    body = parse_completion(values, settings, vocab_size=model.vocab_size)
+    values = await read_object(request)
+    size = request.content_length
+    body = await in_background(
+        size, lambda: parse_completion(values, settings, vocab_size=model.vocab_size)
+    )
     params = body.params
     model.check_name(params.model, strict=settings.strict_model_name)
     head = ReplyHead(f"cmpl-{secrets.token_hex(12)}", _OBJECT, int(time.time()), model.name)
 
     async def prepare() -> Sequence[ReadyPrompt]:
-        return await in_background(request, lambda: _prepare(model, body))
+        return await in_background(size, lambda: _prepare(model, body))
 
     if params.max_tokens == 0:
         return await echo_only(request, params, head, await prepare())
@@ -76,6 +80,7 @@ def _prepare(model: ServedModel, body: CompletionBody) -> list[ReadyPrompt]:
     ready = []
     for prompt in body.prompts:
         if isinstance(prompt, str):
+            refuse_hopeless(model, prompt, "prompt")
             tokens = tuple(tokenizer.encode(prompt, parse_special=True, add_special=True))
             echo = prompt
         else:

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from aiohttp import web
 
@@ -24,10 +24,7 @@ from luce_core.server.state import CLIENT_ID, STATE, Serving
 from luce_core.server.usage import usage_object
 from luce_core.text.pipeline import CallDelta, TextPipeline, join_calls
 
-_LONG_BODY_BYTES = 64 << 10
 _ENDS = (FinishReason.STOP, FinishReason.LENGTH)
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +56,6 @@ class Answer:
     logprobs: dict[str, Any] | None
     finish: str
     usage: Usage
-
-
-async def in_background(request: web.Request, work: Callable[[], _T]) -> _T:
-    """The result of rendering and tokenising; off the loop if the body is long."""
-    size = request.content_length
-    if size is not None and size <= _LONG_BODY_BYTES:
-        return work()
-    return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 async def open_choices(

@@ -104,6 +104,7 @@ def _limits(settings: Settings, model: ServedModel) -> dict[str, int]:
         "max_context": model.max_context,
         "max_queue": settings.max_queue,
         "max_body_bytes": settings.max_body_bytes,
+        "max_body_values": settings.max_body_values,
         "max_n": settings.max_n,
         "max_stops": settings.max_stops,
         "max_stop_bytes": settings.max_stop_bytes,

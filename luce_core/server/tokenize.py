@@ -7,15 +7,16 @@ from typing import Any
 from aiohttp import web
 
 from luce_core.errors import RequestError
+from luce_core.server.background import in_background
 from luce_core.server.body import read_object
 from luce_core.server.chat import render
 from luce_core.server.errors import json_response
 from luce_core.server.fields import Fields
-from luce_core.server.generation import in_background
 from luce_core.server.params import token_ids
 from luce_core.server.schema import parse_chat_input
 from luce_core.server.served_model import ServedModel
-from luce_core.server.state import STATE, serving_of
+from luce_core.server.state import serving_of
+from luce_core.server.text_limit import refuse_hopeless
 from luce_core.text.tokenizer import Tokenizer
 
 
@@ -26,8 +27,9 @@ async def tokenize(request: web.Request) -> web.Response:
     unless `add_special_tokens` is false, `messages` are rendered as for a chat.
     """
     model = serving_of(request).model
-    values = await read_object(request, request.app[STATE].settings.max_body_bytes)
-    return json_response(await in_background(request, lambda: _tokenize(model, Fields(values))))
+    values = await read_object(request)
+    size = request.content_length
+    return json_response(await in_background(size, lambda: _tokenize(model, Fields(values))))
 
 
 def _tokenize(model: ServedModel, fields: Fields) -> dict[str, Any]:
@@ -36,6 +38,7 @@ def _tokenize(model: ServedModel, fields: Fields) -> dict[str, Any]:
     if len(given) != 1:
         param = given[-1] if given else "content"
         raise RequestError("give one of content, prompt or messages", param=param)
+    refuse_hopeless(model, fields.get(given[0]), given[0])
     if given == ["messages"]:
         prompt = render(model, parse_chat_input(fields, takes_tools=model.text.takes_tools))
         ids = tokenizer.encode_prompt(prompt)
@@ -68,11 +71,13 @@ def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
 async def detokenize(request: web.Request) -> web.Response:
     """The text of `tokens`, under the names of both forms."""
     model = serving_of(request).model
-    values = await read_object(request, request.app[STATE].settings.max_body_bytes)
+    values = await read_object(request)
     fields = Fields(values)
     found = fields.get("tokens")
     if not isinstance(found, list):
         raise fields.refuse("tokens", "a list of token ids")
-    ids = token_ids(found, "tokens", model.vocab_size)
-    text = await in_background(request, lambda: model.text.tokenizer.decode(ids))
+    text = await in_background(
+        request.content_length,
+        lambda: model.text.tokenizer.decode(token_ids(found, "tokens", model.vocab_size)),
+    )
     return json_response({"content": text, "prompt": text})

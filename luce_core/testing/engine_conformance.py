@@ -26,6 +26,7 @@ from luce_core.engine import SeqEngine, check_engine
 from luce_core.errors import RequestError
 from luce_core.plan import StepPlan
 from luce_core.request import GREEDY, FinishReason, Request, SamplingParams
+from luce_core.runtime.step_profile import measure_pacing
 from luce_core.scheduler.policy import SchedulerPolicy
 from luce_core.testing.driver import NO_WAITING, Driver, Output
 from luce_core.testing.leak_check import leak_check
@@ -36,6 +37,7 @@ __all__ = [
     "test_chunking_changes_no_tokens",
     "test_company_changes_no_tokens",
     "test_lowering_a_plan_changes_nothing",
+    "test_measuring_steps_leaves_no_trace",
     "test_preemption_changes_no_tokens",
     "test_retire_is_idempotent",
     "test_seeded_text_is_the_same_alone_and_in_company",
@@ -342,6 +344,20 @@ def test_lowering_a_plan_changes_nothing(engine_under_test: EngineUnderTest) -> 
     request = driver.submit(prompt, max_tokens=subject.new_tokens, params=subject.params)
     _finish(driver)
     assert driver.output(request).tokens == expected
+
+
+def test_measuring_steps_leaves_no_trace(engine_under_test: EngineUnderTest) -> None:
+    """A server measures steps before it serves, on slots that begin inside a context."""
+    subject = engine_under_test
+    prompt = subject.prompt(20, 14)
+    expected = subject.alone(prompt).tokens
+    limits = subject.engine.capabilities.with_decode
+    for _ in range(2):
+        pacing = measure_pacing(
+            subject.engine, pool_blocks=subject.pool_blocks, bounds=limits, strict=True
+        )
+        assert pacing is None or 1 <= pacing.rows <= limits.rows_total
+    assert subject.alone(prompt).tokens == expected
 
 
 def test_retire_is_idempotent(engine_under_test: EngineUnderTest) -> None:

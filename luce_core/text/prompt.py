@@ -18,6 +18,7 @@ from luce_core.errors import RequestError
 from luce_core.text.literals import literal_pattern
 
 MAX_DEPTH = 64
+_SLICE_CHARS = 16 << 10
 # Code points that carry no text: noncharacters first, then the private use area.
 _GUARD_RANGES = (range(0xFDD0, 0xFDF0), range(0xE000, 0xF900))
 
@@ -126,7 +127,9 @@ def _collect(value: Any, used: set[str], depth: int) -> None:
     if depth > MAX_DEPTH:
         raise RequestError(f"the messages are nested deeper than {MAX_DEPTH}", param="messages")
     if isinstance(value, str):
-        used.update(value)
+        # In slices, since one call would keep the interpreter's lock for all of a long text.
+        for start in range(0, len(value), _SLICE_CHARS):
+            used.update(value[start : start + _SLICE_CHARS])
     elif isinstance(value, dict):
         for key, item in value.items():
             _collect(key, used, depth + 1)

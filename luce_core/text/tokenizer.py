@@ -58,7 +58,8 @@ class Tokenizer:
     """One model's tokenizer. Immutable after construction, safe to call from several threads.
 
     `warnings` is to be shown at start and in /props. `eos_ids` end a generation. `control_words`
-    are the texts of control tokens, which `Prompt` keeps apart from what users write.
+    are the texts of control tokens, which `Prompt` keeps apart from what users write. No token
+    stands for more than `longest_token_chars` characters.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Tokenizer:
         self._data = vocabulary.data
         self._add_space_prefix = add_space_prefix
         self.vocab_size = len(vocabulary.texts)
+        self.longest_token_chars = max(map(len, vocabulary.texts))
         self.special_ids = vocabulary.control
         self.bos_id = bos_id
         self.eos_id = eos_id
@@ -239,7 +241,9 @@ class Tokenizer:
             return []
         if at_start and self._add_space_prefix:
             text = " " + text
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        # A batch is encoded without the interpreter's lock, so that steps go on meanwhile.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
 
 

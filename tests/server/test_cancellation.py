@@ -98,7 +98,8 @@ async def test_a_client_that_leaves_while_its_body_arrives_reserves_nothing(raw,
 async def test_a_client_that_leaves_while_a_long_prompt_is_tokenised_reserves_nothing(
     raw, body_of, eventually
 ):
-    async with FakeServer(settings={"max_queue": 0}) as server:
+    engine = FakeEngine(max_context=8192)  # shorter ones refuse the text unread
+    async with FakeServer(engine, settings={"max_queue": 0}) as server:
         gone = await raw(server)
         gone.send(CHAT, body_of("word " * 60_000, max_tokens=5))
         await eventually(lambda: server.runtime.hub.unfinished == 1)
