@@ -67,8 +67,8 @@ def test_rates_are_those_of_a_machine(isa: str) -> None:
     finally:
         own.set_isa(own.isas[0])
     assert 1e8 < rates.read_bytes < 1e13
-    assert 1e9 < rates.float_operations < 1e14
-    assert 1e9 < rates.int8_operations < 1e15
+    assert 1e8 < rates.float_operations < 1e14  # also of a build with sanitizers
+    assert 1e8 < rates.int8_operations < 1e15
 
 
 def test_a_buffer_of_no_size_is_refused() -> None:
