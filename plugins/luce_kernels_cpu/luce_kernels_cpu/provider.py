@@ -73,11 +73,13 @@ class Provider:
     def rates(self, nbytes: int) -> Rates:
         """What the workers do at best, reading from memory of that many bytes."""
         library = self.library
+        library.lk_pool_keep_all(self.pool, 1)
         found = (
             library.lk_peak_read(self.pool, nbytes),
             library.lk_peak_int8(self.pool),
             library.lk_peak_float(self.pool),
         )
+        library.lk_pool_keep_all(self.pool, 0)
         if not all(found):
             raise ConfigError(last_error(library))
         return Rates(*found)
