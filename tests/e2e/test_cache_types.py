@@ -53,7 +53,9 @@ def greedy_choices(model: Path, k: str, v: str) -> list[int]:
 
     Through the engine's own contract: a prompt of one token, then a decode row per token.
     """
+    # The references: rounding activations as well would count against the cache.
     words = ("--threads", "1", "--max-concurrency", "1", "--kv-pool-tokens", "8192")
+    words += ("--op", "reference")
     loaded = load([str(model), *words, "--cache-type-k", k, "--cache-type-v", v])
     engine = loaded.engine
     ids = loaded.opened.text.tokenizer.encode(TEXT, parse_special=False)[:POSITIONS]
