@@ -23,17 +23,23 @@ WEIGHT_TYPES = SYNTHETIC_TYPES
 
 
 class Part(NamedTuple):
-    """The same op on part of a case: `args` give the rows `rows` of the whole case's output."""
+    """The same op on part of a case: `args` give the rows `rows` of the whole case's output.
+
+    For an op that writes caches, `args` bring their own; `before` are calls that lead them to where
+    the part begins, and `seen` says which rows of what is observed must be equal.
+    """
 
     args: tuple[Any, ...]
     rows: slice
+    before: tuple[tuple[Any, ...], ...] = ()
+    seen: slice | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Arguments of one call. What counts is the output, or what `observe(args)` returns for an op
-    without one. `alone` and `split` repeat parts of the call as another company and another
-    chunking would: a kernel that declares the invariance must give equal bits.
+    """Arguments of one call. What counts is the output, and what `observe(args)` copies out of the
+    caches that the op has written. `alone` and `split` repeat parts of the call as another company
+    and another chunking would: a kernel that declares the invariance must give equal bits.
     """
 
     args: tuple[Any, ...]
@@ -144,7 +150,6 @@ class PagedCase:
     ) -> None:
         self.segments = segments
         self.layout = layout
-        self._null_segments = null_segments
         self._device = maker.device
         needed = [-(-(s.context + s.rows) // layout.block_size) for s in segments]
         order = maker.shuffled(sum(needed) + 2) if blocks is None else blocks
@@ -153,7 +158,7 @@ class PagedCase:
         for count in needed:
             self._owned.append(order[:count])
             order = order[count:]
-        self.batch = self._pack(range(len(segments)))
+        self.batch = self._pack(range(len(segments)), null_segments=null_segments)
         self.keys = [
             maker.normal32(s.context + s.rows, layout.kv_heads, layout.head_dim) for s in segments
         ]
@@ -192,11 +197,22 @@ class PagedCase:
         shorter = Segment(self.segments[segment].context + row, 1)
         return self._pack([segment], replaced=shorter)
 
+    def piece(self, segment: int, first: int, count: int) -> PackedBatch:
+        """A batch of `count` rows of this segment from its row `first` on, of the same kind."""
+        whole = self.segments[segment]
+        return self._pack([segment], Segment(whole.context + first, count, whole.prefill))
+
     def rows_of(self, segment: int) -> slice:
         start = sum(s.rows for s in self.segments[:segment])
         return slice(start, start + self.segments[segment].rows)
 
-    def _pack(self, chosen: Iterable[int], replaced: Segment | None = None) -> PackedBatch:
+    def _pack(
+        self,
+        chosen: Iterable[int],
+        replaced: Segment | None = None,
+        *,
+        null_segments: int = 0,
+    ) -> PackedBatch:
         prefill, decode, drafts, slots = [], [], {}, {}
         numbers = list(chosen)
         for number in numbers:
@@ -210,11 +226,11 @@ class PagedCase:
             slots[number] = cast("Any", SimpleNamespace(table=table))
         plan = StepPlan(0, tuple(prefill), tuple(decode))
         buffers = BatchBuffers(
-            max_rows=plan.rows + self._null_segments,
-            max_slots=len(numbers) + self._null_segments,
+            max_rows=plan.rows + null_segments,
+            max_slots=len(numbers) + null_segments,
             max_blocks=max(len(owned) for owned in self._owned) + 1,
             null_block=self.total_blocks,
             null_slot=len(self.segments),
             device=self._device,
         )
-        return pack(plan, slots, buffers, drafts, null_segments=self._null_segments)
+        return pack(plan, slots, buffers, drafts, null_segments=null_segments)

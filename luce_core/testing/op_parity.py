@@ -71,8 +71,8 @@ def check_parity(parity: ParityCase, device: Device) -> None:
     bound = _bind(spec, kernel, facts, inputs, torch.device(device.torch_name), dtype)
     got = _run(bound, inputs, inputs.args, bound.out_dtype)
 
-    expected = _expected(spec, kernel, facts, case, dtype)
-    _compare(parity.id, got, expected.to(got.dtype), spec.tolerance[dtype])
+    for ours, wanted in zip(got, _expected(spec, kernel, facts, case, dtype), strict=True):
+        _compare(parity.id, ours, wanted.to(ours.dtype), spec.tolerance[dtype])
     if kernel.row_invariant:
         _compare_parts(f"{parity.id}: a row alone", bound, inputs, inputs.alone, got)
     if kernel.split_invariant:
@@ -109,21 +109,22 @@ def _bind(
 
 def _run(
     bound: BoundOp, inputs: Inputs, args: tuple[object, ...], out_dtype: torch.dtype
-) -> Tensor:
-    """The poisoned output after the call, or what the case observes of written caches."""
+) -> tuple[Tensor, ...]:
+    """The poisoned output after the call, if there is one, and what the case observes of written
+    caches, if it does."""
     if bound.spec.out is None:
         bound.run_into(args, None)
         assert inputs.observe is not None, f"{bound.spec.name}: a case must observe something"
-        return inputs.observe(args)
+        return (inputs.observe(args),)
     out = torch.empty(bound.out_shape(args), dtype=out_dtype, device=bound.device)
     out.fill_(float("nan") if out_dtype.is_floating_point else torch.iinfo(out_dtype).min)
     bound.run_into(args, out)
-    return out
+    return (out,) if inputs.observe is None else (out, inputs.observe(args))
 
 
 def _expected(
     spec: OpSpec, judged: Kernel, facts: dict[str, object], case: OpCase, dtype: torch.dtype
-) -> Tensor:
+) -> tuple[Tensor, ...]:
     cpu = torch.device("cpu")
     inputs = case.make(CaseMaker(cpu, dtype))
     widened = tuple(
@@ -158,12 +159,27 @@ def _compare(what: str, got: Tensor, expected: Tensor, tolerance: Tolerance) -> 
 
 
 def _compare_parts(
-    what: str, bound: BoundOp, inputs: Inputs, parts: tuple[Part, ...], whole: Tensor
+    what: str,
+    bound: BoundOp,
+    inputs: Inputs,
+    parts: tuple[Part, ...],
+    whole: tuple[Tensor, ...],
 ) -> None:
     for part in parts:
+        for args in part.before:
+            _run(bound, inputs, args, bound.out_dtype)
         got = _run(bound, inputs, part.args, bound.out_dtype)
-        expected = whole[part.rows]
-        assert torch.equal(got, expected), (
-            f"{what}: rows {part.rows.start}..{part.rows.stop - 1} change by up to "
-            f"{(got.double() - expected.double()).abs().max():.3g}"
-        )
+        if bound.spec.out is not None:
+            _compare_bits(what, got[0], whole[0], part.rows)
+        if part.seen is not None:
+            _compare_bits(f"{what}: caches", got[-1][part.seen], whole[-1], part.seen)
+
+
+def _compare_bits(what: str, got: Tensor, whole: Tensor, rows: slice) -> None:
+    expected = whole[rows]
+    assert got.shape == expected.shape, f"{what}: shape {got.shape}, expected {expected.shape}"
+    same = (got == expected) | (got.isnan() & expected.isnan())
+    assert same.all(), (
+        f"{what}: rows {rows.start}..{rows.stop - 1} change by up to "
+        f"{(got.double() - expected.double()).abs().nan_to_num(torch.inf).max():.3g}"
+    )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from luce_core.weights.rope_keys import rope_facts
 from luce_core.weights.typed_metadata import TypedMetadata
 
 
@@ -53,6 +54,8 @@ def read_config(metadata: TypedMetadata) -> ModelConfig:
             raise metadata.wrong(key(name), "1 or absent")
     if metadata.float(key("attention.scale"), 0.0) not in (0.0, head_dim**-0.5):
         raise metadata.wrong(key("attention.scale"), "1 / sqrt(head size) or absent")
+    # Files of arch llama hold q and k permuted for interleaved pairs.
+    rope = rope_facts(metadata, head_dim, interleaved=arch == "llama")
     return ModelConfig(
         architecture=arch,
         layers=layers,
@@ -62,36 +65,5 @@ def read_config(metadata: TypedMetadata) -> ModelConfig:
         head_dim=head_dim,
         context=metadata.int(key("context_length")),
         eps=metadata.float(key("attention.layer_norm_rms_epsilon")),
-        rope=_rope_facts(metadata, arch, head_dim),
+        rope=rope,
     )
-
-
-def _rope_facts(metadata: TypedMetadata, arch: str, head_dim: int) -> dict[str, Any]:
-    """Facts for the rope op. Files of arch llama hold q and k permuted for interleaved pairs."""
-
-    def key(name: str) -> str:
-        return f"{arch}.rope.{name}"
-
-    facts: dict[str, Any] = {
-        "rotary_dim": metadata.int(key("dimension_count"), head_dim),
-        "interleaved": arch == "llama",
-        "theta": metadata.float(key("freq_base"), 10_000.0),
-    }
-    if facts["rotary_dim"] > head_dim:
-        raise metadata.wrong(key("dimension_count"), f"at most the head size {head_dim}")
-    scaling = metadata.expect_str(key("scaling.type"), ("none", "linear", "yarn"), "none")
-    factor = metadata.float(key("scaling.factor"), metadata.float(key("scale_linear"), 0.0))
-    if scaling == "none" and not metadata.has(key("scaling.type")) and factor not in (0.0, 1.0):
-        scaling = "linear"  # files from before the type key state the factor alone
-    if scaling == "none" or factor in (0.0, 1.0):
-        return facts
-    facts |= {"scaling": scaling, "factor": factor}
-    if scaling == "yarn":
-        facts["original_context"] = metadata.int(key("scaling.original_context_length"))
-        facts["beta_fast"] = metadata.float(key("scaling.yarn_beta_fast"), 32.0)
-        facts["beta_slow"] = metadata.float(key("scaling.yarn_beta_slow"), 1.0)
-        if metadata.float(key("scaling.yarn_ext_factor"), 1.0) != 1.0:
-            raise metadata.wrong(key("scaling.yarn_ext_factor"), "1 or absent")
-        if metadata.float(key("scaling.attn_factor"), 1.0) != 1.0:
-            raise metadata.wrong(key("scaling.attn_factor"), "1 or absent")
-    return facts

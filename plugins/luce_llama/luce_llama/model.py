@@ -12,8 +12,8 @@ from luce_core.batch.packed import PackedBatch
 from luce_core.engine import LoadContext
 from luce_core.ops.kv_layout import KvCache, KvLayout
 from luce_core.ops.registry import OpBinder
+from luce_core.weights.tensor_claims import TensorClaims
 from luce_llama.config import ModelConfig
-from luce_llama.tensors import TensorClaims
 
 BLOCK_SIZE = 16
 

@@ -44,6 +44,14 @@ class TensorClaims:
         self.claimed_bytes += tensor.nbytes
         return tensor
 
+    def skip(self, prefix: str, what: str) -> None:
+        """Pass over the tensors whose names begin with `prefix`; one log line if there are any."""
+        skipped = [name for name in self._left if name.startswith(prefix)]
+        for name in skipped:
+            self.claimed_bytes += self._left.pop(name).nbytes
+        if skipped:
+            log.info("%s: %d tensors of %s are skipped", self._path, len(skipped), what)
+
     def finish(self) -> None:
         """Refuse tensors that nobody claimed; parts of other models are skipped with one line."""
         foreign = [name for name in self._left if name.startswith(_FOREIGN)]

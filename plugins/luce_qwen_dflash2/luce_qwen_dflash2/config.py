@@ -1,0 +1,139 @@
+"""The keys of a hybrid GGUF model, read once. What this code does not do is refused by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from luce_core.weights.rope_keys import rope_facts
+from luce_core.weights.typed_metadata import TypedMetadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaConfig:
+    """Sizes of the gated DeltaNet layers. Value head h uses key head h mod key_heads."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+
+    @property
+    def key_width(self) -> int:
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """What the convolution runs over: q, k and v side by side."""
+        return 2 * self.key_width + self.value_width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Sizes and constants of one model.
+
+    `recurrent` says of each layer whether it is gated DeltaNet (else full attention); `blocks`
+    counts the layers of the file, of which those behind the trunk predict further tokens. `rope`
+    holds the facts of the rope op.
+    """
+
+    recurrent: tuple[bool, ...]
+    blocks: int
+    width: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int
+    eps: float
+    rope: Mapping[str, Any]
+    delta: DeltaConfig
+
+    @property
+    def layers(self) -> int:
+        return len(self.recurrent)
+
+
+def read_config(metadata: TypedMetadata) -> ModelConfig:
+    """The config of a file; ModelFileError names a key that is missing or means something else."""
+    arch = metadata.str("general.architecture")
+
+    def size(name: str, *default: int) -> int:
+        value = metadata.int(f"{arch}.{name}", *default)
+        if value < 1:
+            raise metadata.wrong(f"{arch}.{name}", "at least 1")
+        return value
+
+    heads, kv_heads = size("attention.head_count"), size("attention.head_count_kv")
+    if heads % kv_heads:
+        raise metadata.wrong(f"{arch}.attention.head_count_kv", f"a divisor of the {heads} heads")
+    head_dim = size("attention.key_length")
+    metadata.expect_int(f"{arch}.attention.value_length", (head_dim,), head_dim)
+    rope = rope_facts(metadata, head_dim, interleaved=False)
+    return ModelConfig(
+        recurrent=_recurrent_layers(metadata, arch),
+        blocks=size("block_count"),
+        width=size("embedding_length"),
+        inner=size("feed_forward_length"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        context=size("context_length"),
+        eps=metadata.float(f"{arch}.attention.layer_norm_rms_epsilon"),
+        rope=rope,
+        delta=_delta_config(metadata, arch),
+    )
+
+
+def _recurrent_layers(metadata: TypedMetadata, arch: str) -> tuple[bool, ...]:
+    """Of each trunk layer whether it is recurrent: by list, or all but every n-th (default 4)."""
+    blocks = metadata.int(f"{arch}.block_count")
+    predicting = metadata.int(f"{arch}.nextn_predict_layers", 0)
+    if not 0 <= predicting < max(1, blocks):
+        raise metadata.wrong(f"{arch}.nextn_predict_layers", f"less than the {blocks} blocks")
+    key = f"{arch}.attention.recurrent_layers"
+    if metadata.has(key):
+        flags = metadata.values[key]
+        if isinstance(flags, bool):
+            return (flags,) * (blocks - predicting)
+        listed = getattr(flags, "tolist", lambda: flags)()
+        if not isinstance(listed, list) or len(listed) != blocks:
+            raise metadata.wrong(key, f"true or false for each of the {blocks} blocks")
+        return tuple(bool(flag) for flag in listed[: blocks - predicting])
+    interval = metadata.int(f"{arch}.full_attention_interval", 4)
+    if interval < 1:
+        raise metadata.wrong(f"{arch}.full_attention_interval", "at least 1")
+    return tuple((layer + 1) % interval != 0 for layer in range(blocks - predicting))
+
+
+def _delta_config(metadata: TypedMetadata, arch: str) -> DeltaConfig:
+    sizes = {
+        name: metadata.int(f"{arch}.ssm.{name}")
+        for name in ("group_count", "time_step_rank", "state_size", "inner_size", "conv_kernel")
+    }
+    for name, value in sizes.items():
+        least = 2 if name == "conv_kernel" else 1
+        if value < least:
+            raise metadata.wrong(f"{arch}.ssm.{name}", f"at least {least}")
+    key_heads, value_heads = sizes["group_count"], sizes["time_step_rank"]
+    if value_heads % key_heads:
+        raise metadata.wrong(
+            f"{arch}.ssm.time_step_rank", f"a multiple of the {key_heads} key heads"
+        )
+    if sizes["inner_size"] % value_heads:
+        raise metadata.wrong(
+            f"{arch}.ssm.inner_size", f"a multiple of the {value_heads} value heads"
+        )
+    return DeltaConfig(
+        key_heads=key_heads,
+        value_heads=value_heads,
+        key_dim=sizes["state_size"],
+        value_dim=sizes["inner_size"] // value_heads,
+        kernel=sizes["conv_kernel"],
+    )

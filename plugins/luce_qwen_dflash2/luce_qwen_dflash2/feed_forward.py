@@ -1,0 +1,32 @@
+"""The dense MLP."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from luce_core.ops.registry import OpBinder
+from luce_core.weights.tensor_claims import TensorClaims
+
+
+class FeedForward:
+    """Gated SwiGLU: [T, width] -> [T, width]. The tensors are ffn_gate`suffix` and so on."""
+
+    def __init__(
+        self,
+        ops: OpBinder,
+        claims: TensorClaims,
+        *,
+        prefix: str,
+        width: int,
+        inner: int,
+        suffix: str = "",
+    ) -> None:
+        gate = claims.take(f"{prefix}.ffn_gate{suffix}.weight", inner, width)
+        self._gate = ops.linear(gate)
+        self._up = ops.linear(claims.take(f"{prefix}.ffn_up{suffix}.weight", inner, width))
+        self._down = ops.linear(claims.take(f"{prefix}.ffn_down{suffix}.weight", width, inner))
+        self._swiglu = ops.bind("swiglu")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = self._down(self._swiglu(self._gate(x), self._up(x)))
+        return out

@@ -1,0 +1,26 @@
+"""The ops of the target model, for `luce_register_ops`."""
+
+from __future__ import annotations
+
+from luce_qwen_dflash2.ops import (
+    causal_conv1d,
+    conv_replay,
+    gated_delta,
+    gated_delta_replay,
+    gated_rms_norm,
+    join,
+    sigmoid_gate,
+)
+
+TARGET_OPS = tuple(
+    module.SPEC
+    for module in (
+        causal_conv1d,
+        gated_delta,
+        conv_replay,
+        gated_delta_replay,
+        gated_rms_norm,
+        sigmoid_gate,
+        join,
+    )
+)

@@ -1,0 +1,8 @@
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread() -> None:
+    """Parallel test processes share two cores; more threads would only wait for each other."""
+    torch.set_num_threads(1)
