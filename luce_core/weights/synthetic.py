@@ -18,7 +18,7 @@ from luce_core.weights.quant.table import QuantType, quant_type
 from luce_core.weights.synthetic_blocks import random_chunks
 from luce_core.weights.synthetic_vocab import tokenizer_metadata
 
-Fill = Literal["weight", "norm", "bias"]
+Fill = Literal["weight", "norm", "bias", "decay"]
 
 # What each architecture adds to the common dense layer, and its pre-tokenizer.
 _EXTRAS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -32,7 +32,7 @@ class TensorSpec:
     """One tensor of a synthetic model: `shape` in torch order, `fill` chooses its distribution.
 
     `weight`: mean 0, standard deviation 1/sqrt(row length), so that products keep their scale.
-    `norm`: around 1. `bias`: around 0. `qtype` None leaves the type to the writer's rules.
+    `norm`: around 1. `bias`: around 0. `decay`: around -1. `qtype` None leaves the type to the writer's rules.
     """
 
     name: str
@@ -171,8 +171,8 @@ def dense_tensors(model: SyntheticModel) -> list[TensorSpec]:
 def _source(spec: TensorSpec, qtype: str, types: Mapping[str, str], seed: int) -> TensorSource:
     kind = _type_of(spec, qtype, types)
     values = math.prod(spec.shape)
-    spread = {"weight": spec.shape[-1] ** -0.5, "norm": 0.1, "bias": 0.1}[spec.fill]
-    mean = 1.0 if spec.fill == "norm" else 0.0
+    spread = spec.shape[-1] ** -0.5 if spec.fill == "weight" else 0.1
+    mean = {"norm": 1.0, "decay": -1.0}.get(spec.fill, 0.0)
 
     def chunks() -> Iterable[memoryview]:
         rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])

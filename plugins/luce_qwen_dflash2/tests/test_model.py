@@ -1,0 +1,306 @@
+"""What a step computes, what a file may hold, and what memory it asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from luce_qwen_dflash2.attention import split_query_gate
+from luce_qwen_dflash2.config import read_config
+from luce_qwen_dflash2.synthetic import SyntheticHybrid, write_hybrid
+
+from luce_core.errors import ConfigError, ModelFileError
+from luce_core.ops.bound import BoundOp
+from luce_core.ops.cases import CaseMaker
+from luce_core.scheduler.policy import SchedulerPolicy
+from luce_core.testing.driver import Driver
+from luce_core.weights.gguf_file import GgufFile
+from luce_core.weights.gguf_writer import write_gguf
+
+IDS = [(7 * index + 3) % 250 for index in range(50)]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    return write_hybrid(tmp_path_factory.mktemp("tiny") / "tiny.gguf", SyntheticHybrid())
+
+
+def rewritten(source: Path, target: Path, *, change=None, metadata=None) -> Path:
+    """A copy of a model with some tensors and keys replaced; a key of None goes."""
+    with GgufFile.open(source) as gguf:
+        values = {**gguf.metadata.values, **(metadata or {})}
+        values = {key: value for key, value in values.items() if value is not None}
+        tensors = dict(gguf.tensors)
+        if change is not None:
+            change(tensors)
+        return write_gguf(target, gguf.architecture, values, tensors)
+
+
+def generated(engine, *, count: int = 6) -> list[int]:
+    driver = Driver(engine, pool_blocks=64)
+    request = driver.submit(IDS, max_tokens=count)
+    driver.run()
+    return list(request.generated)
+
+
+def test_a_mixed_step_calls_each_projection_once_and_the_head_on_few_rows(
+    tiny, load, monkeypatch
+) -> None:
+    policy = SchedulerPolicy(admission_coalesce_ms=0, prefill_chunk=9)
+    engine = load(tiny)
+    driver = Driver(engine, pool_blocks=64, policy=policy)
+    for _ in range(2):
+        driver.submit(IDS[:9], max_tokens=20)
+    driver.step()
+    for length in (9, 40, 40):  # one prompt ends in this step, two go on
+        driver.submit(IDS[:length], max_tokens=20)
+    calls: Counter[int] = Counter()
+    rows: dict[int, int] = {}
+    call = BoundOp.__call__
+
+    def counted(op: BoundOp, *args):
+        if op.spec.name == "quant_matmul":
+            calls[id(op)] += 1
+            rows[id(op)] = args[0].shape[0]
+        return call(op, *args)
+
+    monkeypatch.setattr(BoundOp, "__call__", counted)
+    driver.step()
+    # 3 DeltaNet layers of 5 products, 1 attention layer of 5, 4 MLPs of 3, and the head
+    assert len(calls) == 3 * 5 + 5 + 4 * 3 + 1
+    assert set(calls.values()) == {1}
+    assert rows.pop(id(engine._model.head)) == 3
+    assert set(rows.values()) == {2 + 3 * 9}
+
+
+def test_query_and_gate_rows_are_taken_apart_exactly_in_any_type() -> None:
+    maker = CaseMaker("cpu", torch.float32)
+    for qtype in ("F32", "BF16", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS"):
+        weight = maker.weight(2 * 3 * 8, 512, qtype)
+        query, gate = split_query_gate(weight, heads=3, dim=8)
+        by_head = weight.dequantize().view(3, 16, 512)
+        assert torch.equal(query.dequantize(), by_head[:, :8].reshape(24, 512))
+        assert torch.equal(gate.dequantize(), by_head[:, 8:].reshape(24, 512))
+
+
+WIDE = {
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "head_dim": 64,
+    "linear_key_head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_value_head_dim": 128,  # rows of ssm_out: 768 values, whole blocks of 256
+}
+
+
+@pytest.mark.parametrize("matrices", ["Q8_0", "Q4_K", "IQ4_XS"])
+@pytest.mark.parametrize("small", ["F32", "BF16", "Q8_0"])
+def test_value_heads_are_right_in_any_quant_type(
+    matrices, small, tiny_model, write_model, tmp_path, load, watch
+) -> None:
+    """Blocks go through as they are; transformers computes from the values they stand for."""
+    maker = CaseMaker("cpu", torch.float32, seed=3)
+
+    def made(qtype: str):
+        return lambda n, k: maker.weight(n, k, qtype)
+
+    rope = {
+        "rope_type": "default",
+        "rope_theta": 1e7,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [4, 2, 2],
+        "mrope_interleaved": True,
+    }
+    oracle = tiny_model(**WIDE, rope_parameters=rope)
+    roles = {name: made(matrices) for name in ("ssm_out", "attn_qkv", "attn_gate", "attn_q")}
+    roles |= {name: made(small) for name in ("ssm_alpha", "ssm_beta")}
+    engine = load(write_model(tmp_path / "quant.gguf", oracle, quantised=roles))
+    watched, driver = watch(engine), Driver(engine, pool_blocks=64)
+    request = driver.submit(IDS[:20], max_tokens=8)
+    driver.run()
+    error = watched.worst_error(request, oracle)
+    print(f"{matrices}, {small}: {error:.1e}")
+    assert error < 1e-4
+
+
+def test_every_cache_type_stays_close_to_f32(tiny, load, watch) -> None:
+    def logits(cache: str) -> torch.Tensor:
+        engine = load(tiny, cache=cache)
+        watched, driver = watch(engine), Driver(engine, pool_blocks=64)
+        request = driver.submit(IDS, max_tokens=1)
+        driver.run()
+        return watched.logits[request.id][len(IDS) - 1]
+
+    exact = logits("f32")
+    for cache, most in (("f16", 0.002), ("bf16", 0.02), ("q8_0", 0.03)):
+        error = (logits(cache) - exact).square().mean().sqrt() / exact.std()
+        assert 0 < error < most, cache
+
+
+def test_a_tied_head_reads_the_embeddings(tiny, tmp_path, load) -> None:
+    def tie(tensors) -> None:
+        del tensors["output.weight"]
+
+    def repeat(tensors) -> None:
+        tensors["output.weight"] = tensors["token_embd.weight"]
+
+    tied = load(rewritten(tiny, tmp_path / "tied.gguf", change=tie))
+    same = load(rewritten(tiny, tmp_path / "same.gguf", change=repeat))
+    assert generated(tied) == generated(same)
+
+
+def test_recurrent_layers_may_be_listed(tiny, tmp_path, load) -> None:
+    listed = {
+        "qwen35.attention.recurrent_layers": [True, True, True, False],
+        "qwen35.full_attention_interval": None,
+    }
+    assert generated(load(rewritten(tiny, tmp_path / "l.gguf", metadata=listed))) == generated(
+        load(tiny)
+    )
+
+
+def test_layers_that_predict_further_tokens_are_skipped_with_a_line(
+    tiny, tmp_path, load, caplog
+) -> None:
+    def add(tensors) -> None:
+        for name in ("nextn.eh_proj", "nextn.enorm", "attn_q", "attn_norm"):
+            tensors[f"blk.4.{name}.weight"] = torch.zeros(8)
+
+    path = rewritten(
+        tiny,
+        tmp_path / "mtp.gguf",
+        change=add,
+        metadata={"qwen35.block_count": 5, "qwen35.nextn_predict_layers": 1},
+    )
+    with caplog.at_level("INFO"):
+        engine = load(path)
+    assert [r for r in caplog.records if "4 tensors of a layer that predicts" in r.getMessage()]
+    assert generated(engine) == generated(load(tiny))
+
+
+def test_features_are_the_residual_streams_behind_their_layers(tiny, load, monkeypatch) -> None:
+    engine = load(tiny)
+    model = engine._model
+    seen: list[torch.Tensor] = []
+    for layer in model._layers:
+
+        def spy(x, batch, layer=layer):
+            seen.append(layer(x, batch))
+            return seen[-1]
+
+        model._layers[model._layers.index(layer)] = spy
+    model._features = frozenset((0, 2, 3))
+    outputs = []
+    engine._run = lambda batch: outputs.append(model.forward(batch)) or outputs[-1][0]
+    generated(engine, count=1)
+    logits, features = outputs[0]
+    assert features.shape == (len(IDS), 3 * 64)
+    assert torch.equal(features, torch.cat((seen[0], seen[2], seen[3]), 1))
+    rows = model._norm(seen[3][-1:])
+    assert torch.equal(model.head(rows), logits)
+    ids = torch.tensor(IDS, dtype=torch.int32)
+    assert model.embed(ids).shape == (len(IDS), 64)
+
+
+def test_memory_need_counts_state_and_logs_of_a_slot(tiny, load) -> None:
+    plain, drafting = load(tiny), load(tiny, max_draft=7)
+    for engine, rows in ((plain, 1), (drafting, 8)):
+        caches = [mixer.cache for mixer in engine._model._recurrent]
+        held = sum(
+            getattr(cache, name).nbytes for cache in caches for name in type(cache).__slots__
+        )
+        assert held == engine.memory_need.bytes_per_slot * (engine.capabilities.max_slots + 1)
+        assert caches[0].conv_log.shape[1] == rows
+    assert plain.memory_need.bytes_per_token == 2 * 2 * 32 * 4
+    assert plain.memory_need.scratch > 0
+
+
+def test_the_real_model_has_the_published_state_sizes(load) -> None:
+    """144 MiB of recurrent state and 5.6 MiB of convolution history (Qwen3.8-27B)."""
+    from luce_qwen_dflash2.state import bytes_per_slot
+    from luce_qwen_dflash2.synthetic import QWEN_27B, hybrid_metadata
+
+    from luce_core.weights.typed_metadata import TypedMetadata
+
+    config = read_config(TypedMetadata("27B", hybrid_metadata(QWEN_27B)))
+    assert config.recurrent.count(True) == 48
+    assert config.delta.channels == 10240
+    assert config.rope["rotary_dim"] == 64
+    state = 4 * (48 * 128 * 128 + 3 * 10240)
+    logs = 4 * (10240 + 16 * 128 + 48 * 128 + 48)
+    assert bytes_per_slot(config.delta, 0) == state + logs
+    assert round(48 * state / 2**20, 1) == 149.6
+
+
+def test_closing_gives_the_state_back(tiny, load) -> None:
+    engine = load(tiny)
+    engine.close()
+    engine.close()
+    assert all(mixer.cache.delta.shape[0] == 1 for mixer in engine._model._recurrent)
+
+
+def refused(tiny, tmp_path, load, match: str, *, change=None, metadata=None) -> None:
+    path = rewritten(tiny, tmp_path / "changed.gguf", change=change, metadata=metadata)
+    with pytest.raises(ModelFileError, match=match):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["blk.0.ssm_a", "blk.1.ssm_dt.bias", "blk.2.attn_gate.weight", "blk.3.attn_q_norm.weight"],
+)
+def test_a_missing_tensor_is_named(name, tiny, tmp_path, load) -> None:
+    refused(tiny, tmp_path, load, f"{name}.*missing", change=lambda t: t.pop(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("blk.0.attn_qkv.weight", (96, 64)),
+        ("blk.0.ssm_conv1d.weight", (160, 3)),
+        ("blk.3.attn_q.weight", (128, 64)),
+        ("blk.3.ffn_down.weight", (64, 95)),
+    ],
+)
+def test_a_misshapen_tensor_is_named_with_both_shapes(name, shape, tiny, tmp_path, load) -> None:
+    def reshape(tensors) -> None:
+        tensors[name] = torch.zeros(shape)
+
+    refused(tiny, tmp_path, load, rf"{name}.*\[{shape[0]}, {shape[1]}\]", change=reshape)
+
+
+def test_an_extra_tensor_is_named(tiny, tmp_path, load) -> None:
+    def add(tensors) -> None:
+        tensors["blk.1.attn_q.weight"] = torch.zeros(256, 64)
+
+    refused(tiny, tmp_path, load, r"blk\.1\.attn_q\.weight", change=add)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("qwen35.ssm.time_step_rank", 5),
+        ("qwen35.ssm.inner_size", 97),
+        ("qwen35.ssm.conv_kernel", 1),
+        ("qwen35.ssm.group_count", 0),
+        ("qwen35.ssm.state_size", None),
+        ("qwen35.attention.value_length", 16),
+        ("qwen35.attention.head_count_kv", 3),
+        ("qwen35.rope.scaling.type", "longrope"),
+        ("qwen35.rope.dimension_count", 40),
+        ("qwen35.full_attention_interval", 0),
+        ("qwen35.nextn_predict_layers", 4),
+        ("qwen35.attention.recurrent_layers", [True, False]),
+        ("qwen35.block_count", 0),
+    ],
+)
+def test_what_this_code_does_not_do_is_refused_by_key(key, value, tiny, tmp_path, load) -> None:
+    refused(tiny, tmp_path, load, key.replace(".", r"\."), metadata={key: value})
+
+
+def test_a_context_beyond_the_model_s_is_refused(tiny, load) -> None:
+    with pytest.raises(ConfigError, match="--max-ctx 99999 is more than the model's 512"):
+        load(tiny, max_context=99_999)
