@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FunctionType, MappingProxyType, NoneType
 from typing import Any, Literal, Union, get_args, get_origin
 
+import luce_qwen_dflash2
 from pydantic.fields import FieldInfo
 
 from luce_core import hookspecs
@@ -98,8 +99,14 @@ def _bound(field: FieldInfo, name: str) -> object:
 # -- ops ---------------------------------------------------------------------------------------
 
 
-def ops_sections() -> str:
-    return "\n".join(_op_section(spec) for spec in sorted(CORE_OPS, key=lambda spec: spec.name))
+def ops_sections(specs: Iterable[OpSpec] = CORE_OPS) -> str:
+    return "\n".join(_op_section(spec) for spec in sorted(specs, key=lambda spec: spec.name))
+
+
+def qwen_ops_sections() -> str:
+    specs: list[OpSpec] = []
+    luce_qwen_dflash2.luce_register_ops(specs.append)
+    return ops_sections(specs)
 
 
 def _op_section(spec: OpSpec) -> str:
@@ -234,6 +241,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "settings": settings_table,
         "ops": ops_sections,
+        "qwen-ops": qwen_ops_sections,
         "process-hooks": process_hooks,
         "engine-hooks": engine_hooks,
         "engine-methods": engine_methods,

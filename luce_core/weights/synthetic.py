@@ -32,7 +32,8 @@ class TensorSpec:
     """One tensor of a synthetic model: `shape` in torch order, `fill` chooses its distribution.
 
     `weight`: mean 0, standard deviation 1/sqrt(row length), so that products keep their scale.
-    `norm`: around 1. `bias`: around 0. `decay`: around -1. `qtype` None leaves the type to the writer's rules.
+    `norm`: around 1. `bias`: around 0. `decay`: around -1. `qtype` None leaves the type to the
+    writer's rules.
     """
 
     name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -36,22 +37,21 @@ class GatedDeltaNet:
         self._beta = linear("ssm_beta", value_heads, width)
         self._out = linear("ssm_out", width, delta.value_width)
         taps = claims.take(f"{prefix}.ssm_conv1d.weight", delta.channels, delta.kernel)
-        self._conv = ops.bind("causal_conv1d", weights=(taps,))
+        conv: dict[str, Any] = {"channels": delta.channels, "kernel": delta.kernel}
+        self._conv = ops.bind("causal_conv1d", weights=(taps,), **conv)
+        self._conv_replay = ops.bind("conv_replay", **conv)
         ssm_a = claims.take(f"{prefix}.ssm_a", value_heads)
         dt_bias = claims.take(f"{prefix}.ssm_dt.bias", value_heads)
-        self._rule = ops.bind(
-            "gated_delta",
-            weights=(ssm_a, dt_bias),
-            key_heads=delta.key_heads,
-            value_heads=value_heads,
-            key_dim=delta.key_dim,
-            value_dim=delta.value_dim,
-            eps=_UNIT_EPS,
-        )
+        rule: dict[str, Any] = {
+            "key_heads": delta.key_heads,
+            "value_heads": value_heads,
+            "key_dim": delta.key_dim,
+            "value_dim": delta.value_dim,
+        }
+        self._rule = ops.bind("gated_delta", weights=(ssm_a, dt_bias), eps=_UNIT_EPS, **rule)
+        self._rule_replay = ops.bind("gated_delta_replay", **rule)
         norm = claims.take(f"{prefix}.ssm_norm.weight", delta.value_dim)
         self._norm = ops.bind("gated_rms_norm", weights=(norm,), eps=config.eps)
-        self._conv_replay = ops.bind("conv_replay")
-        self._rule_replay = ops.bind("gated_delta_replay")
         self._config = delta
         self.allocate(NO_ROOM)
 

@@ -33,8 +33,10 @@ def failures(module: Any, fn: Any) -> list[str]:
     return found
 
 
-def conv(x: Tensor, batch: PackedBatch, state: Tensor, log: Tensor, *rest: Tensor) -> None:
-    causal_conv1d.causal_conv1d(x, batch, state, log, *rest)
+def conv(
+    x: Tensor, batch: PackedBatch, state: Tensor, log: Tensor, *rest: Tensor, **facts: Any
+) -> None:
+    causal_conv1d.causal_conv1d(x, batch, state, log, *rest, **facts)
 
 
 def delta(*args: Any, **facts: Any) -> None:
@@ -47,15 +49,15 @@ def test_the_references_pass() -> None:
 
 
 def test_a_convolution_that_forgets_its_history_is_caught() -> None:
-    def forgetful(x, batch, state, log, *rest) -> None:
-        conv(x, batch, state.clone(), log, *rest)
+    def forgetful(x, batch, state, log, *rest, **facts) -> None:
+        conv(x, batch, state.clone(), log, *rest, **facts)
 
     assert failures(causal_conv1d, forgetful)
 
 
 def test_a_convolution_without_a_log_is_caught() -> None:
-    def mute(x, batch, state, log, *rest) -> None:
-        conv(x, batch, state, log.clone(), *rest)
+    def mute(x, batch, state, log, *rest, **facts) -> None:
+        conv(x, batch, state, log.clone(), *rest, **facts)
 
     found = failures(causal_conv1d, mute)
     assert any("NaN" in text for text in found)
@@ -82,14 +84,17 @@ def test_a_delta_rule_that_writes_state_in_verify_is_caught() -> None:
 
 def test_a_replay_one_row_short_is_caught() -> None:
     def short(replay: Any) -> Any:
-        return lambda batch, accepted, *caches: replay(batch, (accepted - 1).clamp(min=0), *caches)
+        def one_less(batch, accepted, *caches, **facts) -> None:
+            replay(batch, (accepted - 1).clamp(min=0), *caches, **facts)
+
+        return one_less
 
     assert failures(conv_replay, short(conv_replay.conv_replay))
     assert failures(gated_delta_replay, short(gated_delta_replay.gated_delta_replay))
 
 
 def test_a_replay_of_plain_rows_is_caught() -> None:
-    def all_rows(batch, accepted, log, state) -> None:
+    def all_rows(batch, accepted, log, state, **facts) -> None:
         for slot in batch.slot_ids.tolist():
             seen = torch.cat((state[slot], log[slot, : int(accepted[slot])]))
             state[slot] = seen[len(seen) - state.shape[1] :]

@@ -23,24 +23,26 @@ def causal_conv1d(
     conv_log: Tensor,  # [slots + 1, 1 + max_draft, C] float32
     weight: Tensor,  # [C, K] float32; the last tap meets the row itself
     out: Tensor,  # [T, C]
+    *,
+    channels: int,
+    kernel: int,
 ) -> None:
     taps = weight.t()  # [K, C]
-    history = len(taps) - 1
     for segment in state_segments(batch):
         fresh = x[segment.first : segment.stop].float()
         count = len(fresh)
         seen = torch.cat((conv_state[segment.slot], fresh))  # [K - 1 + count, C]
         mixed = seen[:count] * taps[0]
-        for tap in range(1, len(taps)):
+        for tap in range(1, kernel):
             mixed += seen[tap : tap + count] * taps[tap]
         out[segment.first : segment.stop] = silu(mixed)
         if segment.is_verify:
             conv_log[segment.slot, :count] = fresh
         else:
-            conv_state[segment.slot] = seen[len(seen) - history :]
+            conv_state[segment.slot] = seen[count:]
 
 
-def out_shape(x: Tensor, *step_args: Any) -> tuple[int, ...]:
+def out_shape(x: Tensor, *step_args: Any, **facts: int) -> tuple[int, ...]:
     return tuple(x.shape)
 
 
@@ -63,7 +65,7 @@ def _case(
         caches = (case.state(kernel - 1, channels), case.log(channels))
         return case.inputs((x,), caches, (maker.normal32(channels, kernel, std=0.5),))
 
-    return OpCase(name, {}, make)
+    return OpCase(name, {"channels": channels, "kernel": kernel}, make)
 
 
 SPEC = OpSpec(
@@ -81,6 +83,7 @@ SPEC = OpSpec(
         ArgSpec("weight", ArgKind.WEIGHT, ("C", "K")),
     ),
     out=OutSpec(Rows.TOKENS, out_shape),
+    facts=("channels", "kernel"),
     reference=causal_conv1d,
     row_invariant=True,
     split_invariant=True,

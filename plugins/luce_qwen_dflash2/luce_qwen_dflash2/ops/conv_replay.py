@@ -19,13 +19,16 @@ def conv_replay(
     accepted: Tensor,  # [slots + 1] int32: rows that became durable, the anchor included
     conv_log: Tensor,  # [slots + 1, 1 + max_draft, C] float32
     conv_state: Tensor,  # [slots + 1, K - 1, C] float32
+    *,
+    channels: int,
+    kernel: int,
 ) -> None:
-    history = conv_state.shape[1]
     for segment in state_segments(batch):
         if segment.is_verify:
             slot = segment.slot
-            seen = torch.cat((conv_state[slot], conv_log[slot, : int(accepted[slot])]))
-            conv_state[slot] = seen[len(seen) - history :]
+            count = int(accepted[slot])
+            seen = torch.cat((conv_state[slot], conv_log[slot, :count]))
+            conv_state[slot] = seen[count:]
 
 
 def cases() -> Iterator[OpCase]:
@@ -38,7 +41,7 @@ def cases() -> Iterator[OpCase]:
                 log[slot, :count] = maker.normal32(count, 40).to(log.device)
             return case.replay_inputs(accepted, (log, case.state(3, 40)))
 
-        yield OpCase(f"up to {most} rows", {}, make)
+        yield OpCase(f"up to {most} rows", {"channels": 40, "kernel": 4}, make)
 
 
 def replay_case(maker: CaseMaker, most: int) -> tuple[StateCase, Tensor]:
@@ -67,6 +70,7 @@ SPEC = OpSpec(
         ArgSpec("conv_state", ArgKind.CACHE, ("slots + 1", "K - 1", "C"), written=True),
     ),
     out=None,
+    facts=("channels", "kernel"),
     reference=conv_replay,
     tolerance=EXACT,
     row_invariant=True,

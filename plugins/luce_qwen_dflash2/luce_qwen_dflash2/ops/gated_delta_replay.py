@@ -22,8 +22,13 @@ def gated_delta_replay(
     delta_log: Tensor,  # [slots + 1, 1 + max_draft, H, D_v] float32
     decay_log: Tensor,  # [slots + 1, 1 + max_draft, H] float32
     delta_state: Tensor,  # [slots + 1, H, D_k, D_v] float32
+    *,
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
 ) -> None:
-    head = delta_rule.key_head_of(delta_state.shape[1], key_log.shape[2], delta_state.device)
+    head = delta_rule.key_head_of(value_heads, key_heads, delta_state.device)
     for segment in state_segments(batch):
         if segment.is_verify:
             slot = segment.slot
@@ -35,20 +40,32 @@ def gated_delta_replay(
 def cases() -> Iterator[OpCase]:
     for most in (0, 1, 2, 1 + MOST_DRAFTS):
         for key_heads, value_heads in ((2, 6), (2, 2)):
+            yield _case(most, key_heads, value_heads, key_dim=16, value_dim=24)
 
-            def make(
-                maker: CaseMaker, most: int = most, n: int = key_heads, h: int = value_heads
-            ) -> Inputs:
-                case, accepted = replay_case(maker, most)
-                logs = (case.log(n, 16), case.log(h, 24), case.log(h))
-                for slot, count in enumerate(accepted.tolist()[:-1]):
-                    for log in logs:
-                        made = maker.normal32(count, *log.shape[2:])
-                        log[slot, :count] = made.to(log.device)
-                logs[2].sigmoid_()
-                return case.replay_inputs(accepted, (*logs, case.state(h, 16, 24)))
 
-            yield OpCase(f"up to {most} rows, {key_heads} and {value_heads} heads", {}, make)
+def _case(most: int, key_heads: int, value_heads: int, *, key_dim: int, value_dim: int) -> OpCase:
+    facts = {
+        "key_heads": key_heads,
+        "value_heads": value_heads,
+        "key_dim": key_dim,
+        "value_dim": value_dim,
+    }
+
+    def make(maker: CaseMaker) -> Inputs:
+        case, accepted = replay_case(maker, most)
+        logs = (
+            case.log(key_heads, key_dim),
+            case.log(value_heads, value_dim),
+            case.log(value_heads),
+        )
+        for slot, count in enumerate(accepted.tolist()[:-1]):
+            for log in logs:
+                log[slot, :count] = maker.normal32(count, *log.shape[2:]).to(log.device)
+        logs[-1].sigmoid_()
+        state = case.state(value_heads, key_dim, value_dim)
+        return case.replay_inputs(accepted, (*logs, state))
+
+    return OpCase(f"up to {most} rows, {key_heads} and {value_heads} heads", facts, make)
 
 
 _LOG = ("slots + 1", "1 + max_draft")
@@ -68,6 +85,7 @@ SPEC = OpSpec(
         ArgSpec("delta_state", ArgKind.CACHE, ("slots + 1", "H", "D_k", "D_v"), written=True),
     ),
     out=None,
+    facts=("key_heads", "value_heads", "key_dim", "value_dim"),
     reference=gated_delta_replay,
     row_invariant=True,
     split_invariant=True,
