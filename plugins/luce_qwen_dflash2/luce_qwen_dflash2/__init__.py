@@ -10,7 +10,7 @@ from luce_core.engine import EngineSpec, LoadContext, SeqEngine, hookimpl
 if TYPE_CHECKING:
     from luce_core.ops.spec import OpSpec
 
-ARCHITECTURES = ("qwen35",)
+ARCHITECTURES = ("qwen35", "qwen35moe")
 
 
 def build(context: LoadContext) -> SeqEngine:

@@ -35,12 +35,22 @@ class DeltaConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoeConfig:
+    """Sizes of a mixture of experts. `inner` and `shared_inner` are the MLPs' widths inside."""
+
+    experts: int
+    top_k: int
+    inner: int
+    shared_inner: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Sizes and constants of one model.
 
     `recurrent` says of each layer whether it is gated DeltaNet (else full attention); `blocks`
     counts the layers of the file, of which those behind the trunk predict further tokens. `rope`
-    holds the facts of the rope op.
+    holds the facts of the rope op. `inner` is the MLPs' width inside; with `moe` it is not used.
     """
 
     recurrent: tuple[bool, ...]
@@ -54,6 +64,7 @@ class ModelConfig:
     eps: float
     rope: Mapping[str, Any]
     delta: DeltaConfig
+    moe: MoeConfig | None = None
 
     @property
     def layers(self) -> int:
@@ -76,11 +87,12 @@ def read_config(metadata: TypedMetadata) -> ModelConfig:
     head_dim = size("attention.key_length")
     metadata.expect_int(f"{arch}.attention.value_length", (head_dim,), head_dim)
     rope = rope_facts(metadata, head_dim, interleaved=False)
+    moe = _moe_config(metadata, arch) if arch == "qwen35moe" else None
     return ModelConfig(
         recurrent=_recurrent_layers(metadata, arch),
         blocks=size("block_count"),
         width=size("embedding_length"),
-        inner=size("feed_forward_length"),
+        inner=size("feed_forward_length") if moe is None else moe.inner,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
@@ -88,6 +100,7 @@ def read_config(metadata: TypedMetadata) -> ModelConfig:
         eps=metadata.float(f"{arch}.attention.layer_norm_rms_epsilon"),
         rope=rope,
         delta=_delta_config(metadata, arch),
+        moe=moe,
     )
 
 
@@ -137,3 +150,21 @@ def _delta_config(metadata: TypedMetadata, arch: str) -> DeltaConfig:
         value_dim=sizes["inner_size"] // value_heads,
         kernel=sizes["conv_kernel"],
     )
+
+
+def _moe_config(metadata: TypedMetadata, arch: str) -> MoeConfig:
+    """Widths that a file leaves out follow from feed_forward_length, as llama.cpp has it."""
+    experts, top_k = metadata.int(f"{arch}.expert_count"), metadata.int(f"{arch}.expert_used_count")
+    if not 1 <= top_k <= experts:
+        raise metadata.wrong(f"{arch}.expert_used_count", f"1 to the {experts} experts")
+    metadata.expect_int(f"{arch}.expert_gating_func", (0, 1), 1)  # the softmax
+    if metadata.float(f"{arch}.expert_weights_scale", 1.0) not in (0.0, 1.0):
+        raise metadata.wrong(f"{arch}.expert_weights_scale", "1 or absent")
+    inner = metadata.int(f"{arch}.expert_feed_forward_length", 0)
+    shared = metadata.int(f"{arch}.expert_shared_feed_forward_length", 0)
+    if not (inner and shared):
+        dense = metadata.int(f"{arch}.feed_forward_length")
+        inner, shared = inner or dense // top_k, shared or dense
+    if min(inner, shared) < 1:
+        raise metadata.wrong(f"{arch}.expert_feed_forward_length", "at least 1")
+    return MoeConfig(experts=experts, top_k=top_k, inner=inner, shared_inner=shared)

@@ -221,9 +221,12 @@ class QwenEngine:
 
 def _scratch_bytes(config: ModelConfig, capabilities: EngineCapabilities) -> int:
     """Activations of the widest step in its widest layer, and its logits."""
-    delta = config.delta
+    delta, moe = config.delta, config.moe
+    feed = 3 * config.inner
+    if moe is not None:
+        feed = 3 * moe.shared_inner + moe.experts + moe.top_k * (3 * moe.inner + config.width)
     row = 3 * config.width + max(
-        3 * config.inner,
+        feed,
         2 * delta.channels + 3 * delta.value_width,
         5 * config.heads * config.head_dim,
     )

@@ -16,6 +16,7 @@ from luce_qwen_dflash2.attention import GatedAttention
 from luce_qwen_dflash2.config import ModelConfig
 from luce_qwen_dflash2.delta_net import GatedDeltaNet
 from luce_qwen_dflash2.feed_forward import FeedForward
+from luce_qwen_dflash2.moe import MoeFeedForward
 from luce_qwen_dflash2.room import NO_ROOM, Room
 from luce_qwen_dflash2.state import bytes_per_slot
 
@@ -41,7 +42,12 @@ class Layer:
         self._mixer = mixer
         self._mixer_norm = norm("attn_norm")
         self._feed_norm = norm("post_attention_norm")
-        self._feed = FeedForward(ops, claims, prefix=prefix, width=config.width, inner=config.inner)
+        width, moe = config.width, config.moe
+        self._feed: FeedForward | MoeFeedForward
+        if moe is None:
+            self._feed = FeedForward(ops, claims, prefix=prefix, width=width, inner=config.inner)
+        else:
+            self._feed = MoeFeedForward(ops, claims, prefix=prefix, width=width, moe=moe)
         self._add = ops.bind("add")
 
     def __call__(self, x: Tensor, batch: PackedBatch) -> Tensor:

@@ -14,8 +14,9 @@ from luce_core.weights.synthetic_vocab import tokenizer_metadata
 class SyntheticHybrid:
     """A model of architecture qwen35; the defaults are tiny, `QWEN_27B` has the real sizes.
 
-    `qtype` is the type of the matrices, `types` overrides it by tensor name or role. The same
-    fields give the same file.
+    With `experts` it is a qwen35moe, whose MLPs have the width `ff`, the shared one too. `qtype`
+    is the type of the matrices, `types` overrides it by tensor name or role. The same fields give
+    the same file.
     """
 
     layers: int = 4
@@ -30,12 +31,18 @@ class SyntheticHybrid:
     state_dim: int = 16
     kernel: int = 4
     interval: int = 4
+    experts: int = 0
+    top_k: int = 2
     vocab: int = 320
     context: int = 512
     qtype: str = "F32"
     seed: int = 0
     tied: bool = False
     types: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def arch(self) -> str:
+        return "qwen35moe" if self.experts else "qwen35"
 
 
 QWEN_27B = SyntheticHybrid(
@@ -68,7 +75,7 @@ def write_hybrid(path: Path | str, model: SyntheticHybrid) -> Path:
 
 
 def hybrid_metadata(model: SyntheticHybrid) -> dict[str, object]:
-    """All keys of a qwen35 file, the tokenizer's included."""
+    """All keys of the file, the tokenizer's included."""
     sections = [model.rotary_dim // 2, 0, 0, 0]  # of text, whose three positions are equal
     keys: dict[str, object] = {
         "block_count": model.layers,
@@ -91,18 +98,23 @@ def hybrid_metadata(model: SyntheticHybrid) -> dict[str, object]:
         "ssm.inner_size": model.value_heads * model.state_dim,
         "vocab_size": model.vocab,
     }
+    if model.experts:
+        keys["expert_count"] = model.experts
+        keys["expert_used_count"] = model.top_k
+        keys["expert_feed_forward_length"] = model.ff
+        keys["expert_shared_feed_forward_length"] = model.ff
     return {
-        "general.architecture": "qwen35",
+        "general.architecture": model.arch,
         "general.type": "model",
-        "general.name": "synthetic qwen35",
+        "general.name": f"synthetic {model.arch}",
         "general.quantization_version": 2,
-        **{f"qwen35.{name}": value for name, value in keys.items()},
+        **{f"{model.arch}.{name}": value for name, value in keys.items()},
         **tokenizer_metadata(model.vocab, "qwen35"),
     }
 
 
 def hybrid_tensors(model: SyntheticHybrid) -> list[TensorSpec]:
-    """The tensors of a qwen35 file in the file's order."""
+    """The tensors in the file's order."""
     width = model.width
     specs = [TensorSpec("token_embd.weight", (model.vocab, width))]
     for layer in range(model.layers):
@@ -110,12 +122,8 @@ def hybrid_tensors(model: SyntheticHybrid) -> list[TensorSpec]:
         specs.append(TensorSpec(f"{block}.attn_norm.weight", (width,), "norm"))
         is_recurrent = (layer + 1) % model.interval != 0
         specs += _delta_tensors(model, block) if is_recurrent else _attention_tensors(model, block)
-        specs += [
-            TensorSpec(f"{block}.post_attention_norm.weight", (width,), "norm"),
-            TensorSpec(f"{block}.ffn_gate.weight", (model.ff, width)),
-            TensorSpec(f"{block}.ffn_up.weight", (model.ff, width)),
-            TensorSpec(f"{block}.ffn_down.weight", (width, model.ff)),
-        ]
+        specs.append(TensorSpec(f"{block}.post_attention_norm.weight", (width,), "norm"))
+        specs += _feed_tensors(model, block)
     specs.append(TensorSpec("output_norm.weight", (width,), "norm"))
     if not model.tied:
         specs.append(TensorSpec("output.weight", (model.vocab, width)))
@@ -149,3 +157,22 @@ def _delta_tensors(model: SyntheticHybrid, block: str) -> list[TensorSpec]:
         TensorSpec(f"{block}.ssm_norm.weight", (model.state_dim,), "norm"),
         TensorSpec(f"{block}.ssm_out.weight", (width, inner)),
     ]
+
+
+def _feed_tensors(model: SyntheticHybrid, block: str) -> list[TensorSpec]:
+    suffix = "_shexp" if model.experts else ""
+    up, down = (model.ff, model.width), (model.width, model.ff)
+    specs = [
+        TensorSpec(f"{block}.ffn_gate{suffix}.weight", up),
+        TensorSpec(f"{block}.ffn_up{suffix}.weight", up),
+        TensorSpec(f"{block}.ffn_down{suffix}.weight", down),
+    ]
+    if model.experts:
+        specs += [
+            TensorSpec(f"{block}.ffn_gate_inp.weight", (model.experts, model.width), qtype="F32"),
+            TensorSpec(f"{block}.ffn_gate_inp_shexp.weight", (model.width,)),
+            TensorSpec(f"{block}.ffn_gate_exps.weight", (model.experts, *up)),
+            TensorSpec(f"{block}.ffn_up_exps.weight", (model.experts, *up)),
+            TensorSpec(f"{block}.ffn_down_exps.weight", (model.experts, *down)),
+        ]
+    return specs

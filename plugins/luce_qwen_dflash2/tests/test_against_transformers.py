@@ -48,6 +48,12 @@ SIZES = [
     {"linear_num_key_heads": 1, "linear_num_value_heads": 5, "linear_value_head_dim": 24},
     {"num_hidden_layers": 6, "layer_types": ["linear_attention", "full_attention"] * 3},
     {"linear_conv_kernel_dim": 2, "num_key_value_heads": 4},
+    {
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "shared_expert_intermediate_size": 40,
+    },
 ]
 
 

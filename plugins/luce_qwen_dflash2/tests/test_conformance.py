@@ -1,22 +1,27 @@
-"""luce's conformance kit on a small hybrid model, with plain references and where all is exact."""
+"""luce's conformance kit on small hybrid models: with plain references, and where all is exact."""
 
 from __future__ import annotations
 
 import pytest
 from luce_qwen_dflash2.synthetic import SyntheticHybrid, write_hybrid
 
+from luce_core.ops.record import ReferenceRecorder
 from luce_core.testing.engine_conformance import *  # noqa: F403
 from luce_core.testing.engine_conformance import EngineUnderTest
 
 BLOCKS = 64
 
 
-@pytest.fixture(scope="module", params=["references", "row by row"])
+@pytest.fixture(scope="module", params=["references", "row by row", "experts, replayed"])
 def engine_under_test(request, tmp_path_factory, load, ops_registry, row_by_row) -> EngineUnderTest:
-    model = SyntheticHybrid(qtype="Q8_0", head_dim=32, seed=1)
-    path = write_hybrid(tmp_path_factory.mktemp("model") / "tiny.gguf", model)
-    exact = request.param == "row by row"
+    exact = request.param != "references"
     registry = row_by_row() if exact else ops_registry()
+    if request.param == "experts, replayed":
+        registry.register_recorder(ReferenceRecorder().compile, provider="test", device="cpu")
+        model = SyntheticHybrid(qtype="Q8_0", seed=1, experts=6, top_k=2, ff=64)
+    else:
+        model = SyntheticHybrid(qtype="Q8_0", seed=1)
+    path = write_hybrid(tmp_path_factory.mktemp("model") / "tiny.gguf", model)
     return EngineUnderTest(
         engine=load(path, cache="q8_0", blocks=BLOCKS, registry=registry),
         pool_blocks=BLOCKS,

@@ -301,6 +301,31 @@ def test_what_this_code_does_not_do_is_refused_by_key(key, value, tiny, tmp_path
     refused(tiny, tmp_path, load, key.replace(".", r"\."), metadata={key: value})
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("qwen35moe.expert_used_count", 7),
+        ("qwen35moe.expert_count", None),
+        ("qwen35moe.expert_gating_func", 2),
+        ("qwen35moe.expert_weights_scale", 2.5),
+    ],
+)
+def test_a_mixture_that_this_code_does_not_do_is_refused_by_key(key, value, tmp_path, load) -> None:
+    path = write_hybrid(tmp_path / "moe.gguf", SyntheticHybrid(experts=6))
+    refused(path, tmp_path, load, key.replace(".", r"\."), metadata={key: value})
+
+
+def test_widths_of_experts_may_follow_from_the_dense_one(tmp_path, load) -> None:
+    path = write_hybrid(tmp_path / "moe.gguf", SyntheticHybrid(experts=6, top_k=1))
+    older = {
+        "qwen35moe.expert_feed_forward_length": None,
+        "qwen35moe.expert_shared_feed_forward_length": None,
+    }
+    assert generated(load(rewritten(path, tmp_path / "older.gguf", metadata=older))) == generated(
+        load(path)
+    )
+
+
 def test_a_context_beyond_the_model_s_is_refused(tiny, load) -> None:
     with pytest.raises(ConfigError, match="--max-ctx 99999 is more than the model's 512"):
         load(tiny, max_context=99_999)

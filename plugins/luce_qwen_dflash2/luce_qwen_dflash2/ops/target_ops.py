@@ -9,6 +9,9 @@ from luce_qwen_dflash2.ops import (
     gated_delta_replay,
     gated_rms_norm,
     join,
+    moe_matmul,
+    moe_route,
+    moe_sum,
     sigmoid_gate,
 )
 
@@ -22,5 +25,8 @@ TARGET_OPS = tuple(
         gated_rms_norm,
         sigmoid_gate,
         join,
+        moe_route,
+        moe_matmul,
+        moe_sum,
     )
 )
