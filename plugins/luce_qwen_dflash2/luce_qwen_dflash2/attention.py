@@ -7,9 +7,9 @@ from torch import Tensor
 from luce_core.batch.packed import PackedBatch
 from luce_core.ops.kv_layout import KvLayout
 from luce_core.ops.registry import OpBinder
-from luce_core.weights.quant_types import QuantTensor
 from luce_core.weights.tensor_claims import TensorClaims
 from luce_qwen_dflash2.config import ModelConfig
+from luce_qwen_dflash2.linear import LinearWeights, take_linear
 from luce_qwen_dflash2.room import NO_ROOM, Room
 
 
@@ -29,13 +29,15 @@ class GatedAttention:
         kv_width = config.kv_heads * dim
         self._heads = (heads, dim)
         self._kv_heads = (config.kv_heads, dim)
-        both = claims.take(f"{prefix}.attn_q.weight", 2 * heads * dim, width)
-        query, gate = split_query_gate(both, heads, dim)
-        self._q = ops.linear(query)
-        self._gate = ops.linear(gate)
-        self._k = ops.linear(claims.take(f"{prefix}.attn_k.weight", kv_width, width))
-        self._v = ops.linear(claims.take(f"{prefix}.attn_v.weight", kv_width, width))
-        self._out = ops.linear(claims.take(f"{prefix}.attn_output.weight", width, heads * dim))
+
+        def take(name: str, n: int) -> LinearWeights:
+            return LinearWeights.take(claims, f"{prefix}.{name}", n, width, may_have_bias=True)
+
+        query, gate = take("attn_q", 2 * heads * dim).split_heads(heads, dim)
+        self._q, self._gate = query.bind(ops), gate.bind(ops)
+        self._k = take("attn_k", kv_width).bind(ops)
+        self._v = take("attn_v", kv_width).bind(ops)
+        self._out = take_linear(ops, claims, f"{prefix}.attn_output", width, heads * dim)
         q_norm = claims.take(f"{prefix}.attn_q_norm.weight", dim)
         k_norm = claims.take(f"{prefix}.attn_k_norm.weight", dim)
         self._q_norm = ops.bind("rms_norm", weights=(q_norm,), eps=config.eps)
@@ -62,17 +64,3 @@ class GatedAttention:
         attended = self._attend(q, batch, cache.k, cache.v).flatten(1)
         out: Tensor = self._out(self._apply_gate(attended, self._gate(x)))
         return out
-
-
-def split_query_gate(weight: QuantTensor, heads: int, dim: int) -> tuple[QuantTensor, QuantTensor]:
-    """The query rows and the gate rows of a matrix that holds both, `dim` and `dim` for each head.
-
-    Rows are whole quant blocks, so they are taken as they are.
-    """
-    by_head = weight.blocks.view(heads, 2, dim, -1)
-    shape = (heads * dim, weight.shape[1])
-    query, gate = (
-        QuantTensor(f"{weight.name} ({what})", weight.qtype, shape, by_head[:, part].flatten(0, 1))
-        for part, what in enumerate(("query", "gate"))
-    )
-    return query, gate

@@ -81,17 +81,18 @@ def read_config(metadata: TypedMetadata) -> ModelConfig:
             raise metadata.wrong(f"{arch}.{name}", "at least 1")
         return value
 
-    heads, kv_heads = size("attention.head_count"), size("attention.head_count_kv")
-    if heads % kv_heads:
-        raise metadata.wrong(f"{arch}.attention.head_count_kv", f"a divisor of the {heads} heads")
-    head_dim = size("attention.key_length")
+    recurrent = _recurrent_layers(metadata, arch)
+    width, heads = size("embedding_length"), size("attention.head_count")
+    kv_heads = _kv_heads(metadata, arch, recurrent, heads)
+    head_dim = size("attention.key_length", width // heads)
     metadata.expect_int(f"{arch}.attention.value_length", (head_dim,), head_dim)
+    # rope.dimension_sections share out three positions, which are equal for text: plain rope.
     rope = rope_facts(metadata, head_dim, interleaved=False)
     moe = _moe_config(metadata, arch) if arch == "qwen35moe" else None
     return ModelConfig(
-        recurrent=_recurrent_layers(metadata, arch),
+        recurrent=recurrent,
         blocks=size("block_count"),
-        width=size("embedding_length"),
+        width=width,
         inner=size("feed_forward_length") if moe is None else moe.inner,
         heads=heads,
         kv_heads=kv_heads,
@@ -123,6 +124,16 @@ def _recurrent_layers(metadata: TypedMetadata, arch: str) -> tuple[bool, ...]:
     if interval < 1:
         raise metadata.wrong(f"{arch}.full_attention_interval", "at least 1")
     return tuple((layer + 1) % interval != 0 for layer in range(blocks - predicting))
+
+
+def _kv_heads(metadata: TypedMetadata, arch: str, recurrent: tuple[bool, ...], heads: int) -> int:
+    """Of every attention layer; a file may list them by layer, with any value for the others."""
+    key = f"{arch}.attention.head_count_kv"
+    listed = metadata.per_layer_ints(key, metadata.int(f"{arch}.block_count"))
+    counts = {count for count, skip in zip(listed, recurrent, strict=False) if not skip} or {heads}
+    if len(counts) > 1 or min(counts) < 1 or heads % min(counts):
+        raise metadata.wrong(key, f"one divisor of the {heads} heads for all attention layers")
+    return min(counts)
 
 
 def _delta_config(metadata: TypedMetadata, arch: str) -> DeltaConfig:

@@ -11,6 +11,7 @@ from luce_core.batch.packed import PackedBatch
 from luce_core.ops.registry import OpBinder
 from luce_core.weights.tensor_claims import TensorClaims
 from luce_qwen_dflash2.config import ModelConfig
+from luce_qwen_dflash2.linear import take_linear
 from luce_qwen_dflash2.room import NO_ROOM, Room
 from luce_qwen_dflash2.state import RecurrentCache
 
@@ -28,7 +29,7 @@ class GatedDeltaNet:
         value_heads = delta.value_heads
 
         def linear(name: str, n: int, k: int) -> Callable[[Tensor], Tensor]:
-            return ops.linear(claims.take(f"{prefix}.{name}.weight", n, k))
+            return take_linear(ops, claims, f"{prefix}.{name}", n, k)
 
         self._heads = (value_heads, delta.value_dim)
         self._qkv = linear("attn_qkv", delta.channels, width)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from luce_core.ops.registry import OpBinder
 from luce_core.weights.tensor_claims import TensorClaims
+from luce_qwen_dflash2.linear import take_linear
 
 
 class FeedForward:
@@ -21,10 +22,9 @@ class FeedForward:
         inner: int,
         suffix: str = "",
     ) -> None:
-        gate = claims.take(f"{prefix}.ffn_gate{suffix}.weight", inner, width)
-        self._gate = ops.linear(gate)
-        self._up = ops.linear(claims.take(f"{prefix}.ffn_up{suffix}.weight", inner, width))
-        self._down = ops.linear(claims.take(f"{prefix}.ffn_down{suffix}.weight", width, inner))
+        self._gate = take_linear(ops, claims, f"{prefix}.ffn_gate{suffix}", inner, width)
+        self._up = take_linear(ops, claims, f"{prefix}.ffn_up{suffix}", inner, width)
+        self._down = take_linear(ops, claims, f"{prefix}.ffn_down{suffix}", width, inner)
         self._swiglu = ops.bind("swiglu")
 
     def __call__(self, x: Tensor) -> Tensor:

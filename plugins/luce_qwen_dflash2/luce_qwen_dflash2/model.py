@@ -103,7 +103,7 @@ class Model:
         claims.finish()
         context.progress(total, total, "loaded")
         self._features = frozenset(features)
-        self._join = ops.bind("join")
+        self._join = ops.bind("join") if len(features) > 1 else None
         self._delta = config.delta
         self.allocate(NO_ROOM)
 
@@ -137,7 +137,7 @@ class Model:
         for index, layer in enumerate(self._layers):
             x = layer(x, batch)
             if index in self._features:
-                captured = x if captured is None else self._join(captured, x)
+                captured = x if self._join is None or captured is None else self._join(captured, x)
         logits: Tensor = self.head(self._norm(self._gather(x, batch.logit_rows)))
         return logits if captured is None else (logits, captured)
 

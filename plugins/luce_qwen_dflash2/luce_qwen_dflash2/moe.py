@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from luce_core.ops.registry import OpBinder
@@ -12,6 +13,7 @@ from luce_core.weights.quant_types import QuantTensor
 from luce_core.weights.tensor_claims import TensorClaims
 from luce_qwen_dflash2.config import MoeConfig
 from luce_qwen_dflash2.feed_forward import FeedForward
+from luce_qwen_dflash2.linear import take_scale
 
 
 class MoeFeedForward:
@@ -22,18 +24,20 @@ class MoeFeedForward:
     ) -> None:
         experts, top_k = moe.experts, moe.top_k
 
-        def expert_linear(name: str, n: int, k: int) -> Callable[[Tensor, Tensor], Tensor]:
-            weight = claims.take(f"{prefix}.{name}.weight", experts, n, k)
-            facts: dict[str, Any] = {"experts": experts, "top_k": top_k, "n": n, "k": k}
-            return ops.bind("moe_matmul", weights=(weight,), qtype=weight.qtype.name, **facts)
-
         self._shape = (top_k, moe.inner)
         self._width = width
         self._router = ops.linear(claims.take(f"{prefix}.ffn_gate_inp.weight", experts, width))
         self._route = ops.bind("moe_route", experts=experts, top_k=top_k)
-        self._gate = expert_linear("ffn_gate_exps", moe.inner, width)
-        self._up = expert_linear("ffn_up_exps", moe.inner, width)
-        self._down = expert_linear("ffn_down_exps", width, moe.inner)
+        gate, up = _take_gate_up(claims, prefix, experts, moe.inner, width)
+        down = claims.take(f"{prefix}.ffn_down_exps.weight", experts, width, moe.inner)
+        self._gate, self._up, self._down = (
+            _bind_experts(ops, weight, take_scale(claims, f"{prefix}.{name}", experts), top_k)
+            for name, weight in (
+                ("ffn_gate_exps", gate),
+                ("ffn_up_exps", up),
+                ("ffn_down_exps", down),
+            )
+        )
         self._swiglu = ops.bind("swiglu")
         self._sum = ops.bind("moe_sum")
         self._shared = FeedForward(
@@ -53,6 +57,40 @@ class MoeFeedForward:
         shared = self._apply_gate(self._shared(x), self._shared_gate(x))
         out: Tensor = self._add(routed, shared)
         return out
+
+
+def _take_gate_up(
+    claims: TensorClaims, prefix: str, experts: int, inner: int, width: int
+) -> tuple[QuantTensor, QuantTensor]:
+    """Two tensors, or one in which each expert's gate rows come before its up rows."""
+    both = claims.take_optional(f"{prefix}.ffn_gate_up_exps.weight", experts, 2 * inner, width)
+    if both is None:
+        gate = claims.take(f"{prefix}.ffn_gate_exps.weight", experts, inner, width)
+        return gate, claims.take(f"{prefix}.ffn_up_exps.weight", experts, inner, width)
+    shape = (experts, inner, width)
+    gate, up = (
+        QuantTensor(f"{both.name} ({what})", both.qtype, shape, rows)
+        for what, rows in zip(("gate", "up"), torch.split(both.blocks, inner, 1), strict=True)
+    )
+    return gate, up
+
+
+def _bind_experts(
+    ops: OpBinder, weight: QuantTensor, scale: QuantTensor | None, top_k: int
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Rows and their route -> the products of each row's experts."""
+    experts, n, k = weight.shape
+    facts: dict[str, Any] = {"experts": experts, "top_k": top_k, "n": n, "k": k}
+    product = ops.bind("moe_matmul", weights=(weight,), qtype=weight.qtype.name, **facts)
+    if scale is None:
+        return product
+    finish = ops.bind("moe_scale", weights=(scale,))
+
+    def scaled(x: Tensor, route: Tensor) -> Tensor:
+        out: Tensor = finish(product(x, route), route)
+        return out
+
+    return scaled
 
 
 def _as_matrix(row: QuantTensor) -> QuantTensor:

@@ -76,7 +76,8 @@ def write_hybrid(path: Path | str, model: SyntheticHybrid) -> Path:
 
 def hybrid_metadata(model: SyntheticHybrid) -> dict[str, object]:
     """All keys of the file, the tokenizer's included."""
-    sections = [model.rotary_dim // 2, 0, 0, 0]  # of text, whose three positions are equal
+    pairs = model.rotary_dim // 2
+    sections = [-(-pairs // 3), -(-(pairs - 1) // 3), -(-(pairs - 2) // 3), 0]
     keys: dict[str, object] = {
         "block_count": model.layers,
         "context_length": model.context,

@@ -83,32 +83,44 @@ def tiny_model() -> Callable[..., transformers.PreTrainedModel]:
 Load = Callable[..., QwenEngine]
 
 
+def context_for(
+    path: Path,
+    *,
+    slots: int = 6,
+    cache: str = "f32",
+    max_context: int | None = None,
+    registry: OpRegistry | None = None,
+) -> LoadContext:
+    device = Device("cpu")
+    return LoadContext(
+        gguf=GgufFile.open(path),
+        device=device,
+        ops=(registry or registry_of_ops()).binder(device, torch.float32),
+        limits=EngineLimits(
+            max_slots=slots, max_context=max_context, cache_type_k=cache, cache_type_v=cache
+        ),
+        sampler=lambda vocab_size: Sampler(slots, vocab_size),
+        settings=None,
+        progress=lambda done, total, what: None,
+    )
+
+
+@pytest.fixture(scope="session")
+def context() -> Callable[..., LoadContext]:
+    return context_for
+
+
 @pytest.fixture(scope="session")
 def load() -> Load:
     def load_engine(
         path: Path,
         *,
-        slots: int = 6,
-        cache: str = "f32",
         blocks: int = 64,
-        max_context: int | None = None,
         drafts: DraftSource | None = None,
         max_draft: int = 0,
-        registry: OpRegistry | None = None,
+        **more: object,
     ) -> QwenEngine:
-        device = Device("cpu")
-        context = LoadContext(
-            gguf=GgufFile.open(path),
-            device=device,
-            ops=(registry or registry_of_ops()).binder(device, torch.float32),
-            limits=EngineLimits(
-                max_slots=slots, max_context=max_context, cache_type_k=cache, cache_type_v=cache
-            ),
-            sampler=lambda vocab_size: Sampler(slots, vocab_size),
-            settings=None,
-            progress=lambda done, total, what: None,
-        )
-        engine = QwenEngine.load(context, drafts=drafts, max_draft=max_draft)
+        engine = QwenEngine.load(context_for(path, **more), drafts=drafts, max_draft=max_draft)
         engine.allocate(blocks)
         return engine
 

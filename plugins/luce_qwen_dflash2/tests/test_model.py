@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from luce_qwen_dflash2.attention import split_query_gate
 from luce_qwen_dflash2.config import read_config
+from luce_qwen_dflash2.linear import LinearWeights
+from luce_qwen_dflash2.model import Model
+from luce_qwen_dflash2.room import Room
 from luce_qwen_dflash2.synthetic import SyntheticHybrid, write_hybrid
 
+from luce_core.batch.build import BatchBuffers, pack
 from luce_core.errors import ConfigError, ModelFileError
 from luce_core.ops.bound import BoundOp
 from luce_core.ops.cases import CaseMaker
+from luce_core.plan import PrefillSlice, StepPlan
 from luce_core.scheduler.policy import SchedulerPolicy
 from luce_core.testing.driver import Driver
 from luce_core.weights.gguf_file import GgufFile
@@ -79,10 +85,10 @@ def test_query_and_gate_rows_are_taken_apart_exactly_in_any_type() -> None:
     maker = CaseMaker("cpu", torch.float32)
     for qtype in ("F32", "BF16", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS"):
         weight = maker.weight(2 * 3 * 8, 512, qtype)
-        query, gate = split_query_gate(weight, heads=3, dim=8)
+        query, gate = LinearWeights(weight, None, maker.normal32(48)).split_heads(heads=3, dim=8)
         by_head = weight.dequantize().view(3, 16, 512)
-        assert torch.equal(query.dequantize(), by_head[:, :8].reshape(24, 512))
-        assert torch.equal(gate.dequantize(), by_head[:, 8:].reshape(24, 512))
+        assert torch.equal(query.weight.dequantize(), by_head[:, :8].reshape(24, 512))
+        assert torch.equal(gate.weight.dequantize(), by_head[:, 8:].reshape(24, 512))
 
 
 WIDE = {
@@ -111,7 +117,7 @@ def test_value_heads_are_right_in_any_quant_type(
         "rope_type": "default",
         "rope_theta": 1e7,
         "partial_rotary_factor": 0.25,
-        "mrope_section": [4, 2, 2],
+        "mrope_section": [3, 3, 2],
         "mrope_interleaved": True,
     }
     oracle = tiny_model(**WIDE, rope_parameters=rope)
@@ -181,28 +187,86 @@ def test_layers_that_predict_further_tokens_are_skipped_with_a_line(
     assert generated(engine) == generated(load(tiny))
 
 
-def test_features_are_the_residual_streams_behind_their_layers(tiny, load, monkeypatch) -> None:
-    engine = load(tiny)
-    model = engine._model
+def test_features_are_the_residual_streams_behind_their_layers(tiny, context, load) -> None:
+    """What a draft reads: of layers 0, 2 and 3, for every row, whatever the head's rows are."""
+    loading = context(tiny, slots=2)
+    config = read_config(loading.gguf.metadata)
+    model = Model(loading, config, features=(0, 2, 3))
+    one = Model(context(tiny, slots=2), config, features=(3,))
+    room = Room(blocks=4, slots=2, max_draft=0, device=torch.device("cpu"))
+    buffers = BatchBuffers(max_rows=64, max_slots=2, max_blocks=4, null_block=4, null_slot=2)
+    table = SimpleNamespace(block_size=16, blocks=[2, 0, 3])
+    slots = {0: SimpleNamespace(table=table)}
+    batch = pack(StepPlan(1, (PrefillSlice(0, 0, tuple(IDS[:40]), True),)), slots, buffers)
+    for each in (model, one):
+        each.allocate(room)
+    logits, features = model.forward(batch)
+    _, last = one.forward(batch)
+    assert features.shape == (40, 3 * 64)
+    assert torch.equal(features[:, 128:], last)
+    assert torch.equal(model.head(model._norm(last[-1:])), logits)
+
     seen: list[torch.Tensor] = []
-    for layer in model._layers:
-
-        def spy(x, batch, layer=layer):
-            seen.append(layer(x, batch))
-            return seen[-1]
-
-        model._layers[model._layers.index(layer)] = spy
-    model._features = frozenset((0, 2, 3))
-    outputs = []
-    engine._run = lambda batch: outputs.append(model.forward(batch)) or outputs[-1][0]
-    generated(engine, count=1)
-    logits, features = outputs[0]
-    assert features.shape == (len(IDS), 3 * 64)
+    for index, layer in enumerate(model._layers):
+        model._layers[index] = lambda x, batch, run=layer: seen.append(run(x, batch)) or seen[-1]
+    model.allocate(room)
+    model.forward(batch)
     assert torch.equal(features, torch.cat((seen[0], seen[2], seen[3]), 1))
-    rows = model._norm(seen[3][-1:])
-    assert torch.equal(model.head(rows), logits)
-    ids = torch.tensor(IDS, dtype=torch.int32)
-    assert model.embed(ids).shape == (len(IDS), 64)
+    assert torch.equal(model.embed(batch.token_ids), model.embed(torch.tensor(IDS[:40])))
+
+
+def test_scales_and_biases_of_a_file_count(tiny, tmp_path, load, watch) -> None:
+    """(x W^T) scale + bias, the query's and the gate's parts of a bias by head; a copy in which
+    all of it is part of the weights gives the same logits."""
+    maker = CaseMaker("cpu", torch.float32, seed=8)
+    names = ("attn_q", "attn_k", "attn_output", "attn_qkv", "ssm_alpha", "ssm_out", "ffn_up")
+
+    def matrices(tensors):
+        return [n for n in tensors if n.startswith("blk.") and n.split(".")[2] in names]
+
+    scales: dict[str, torch.Tensor] = {}
+
+    def beside(tensors) -> None:
+        for name in matrices(tensors):
+            stem = name.removesuffix(".weight")
+            scales[name] = 1 + 0.5 * maker.normal32(1)
+            tensors[f"{stem}.scale"] = scales[name]
+            tensors[f"{stem}.input_scale"] = maker.normal32(1)
+
+    def within(tensors) -> None:
+        for name in matrices(tensors):
+            tensors[name] = tensors[name].dequantize() * scales[name]
+
+    logits = []
+    for change in (beside, within):
+        engine = load(rewritten(tiny, tmp_path / f"{change.__name__}.gguf", change=change))
+        watched, driver = watch(engine), Driver(engine, pool_blocks=64)
+        request = driver.submit(IDS, max_tokens=1)
+        driver.run()
+        logits.append(watched.logits[request.id][len(IDS) - 1])
+    assert (logits[0] - logits[1]).abs().max() < 1e-5
+
+
+def test_a_file_that_llama_cpp_wrote_gives_its_logits(load, watch) -> None:
+    """Set QWEN35_LLAMA_CPP_FILES to files of `test-llama-archs -a '^qwen35' -o DIR` (with `:` between
+    them), each with llama.cpp's logits [T, vocab] float32 of the tokens (7 i + 3) mod vocab beside
+    it as FILE.bin."""
+    paths = os.environ.get("QWEN35_LLAMA_CPP_FILES")
+    if not paths:
+        pytest.skip("QWEN35_LLAMA_CPP_FILES names no file")
+    for path in map(Path, paths.split(":")):
+        engine = load(path)
+        vocab = engine.capabilities.vocab_size
+        raw = Path(f"{path}.bin").read_bytes()
+        expected = torch.frombuffer(bytearray(raw), dtype=torch.float32).view(-1, vocab)
+        ids = [(7 * i + 3) % vocab for i in range(len(expected))]
+        watched, driver = watch(engine), Driver(engine, pool_blocks=64)
+        requests = [driver.submit(ids[: n + 1], max_tokens=1) for n in range(len(ids))]
+        driver.run()
+        ours = torch.stack([watched.logits[r.id][n] for n, r in enumerate(requests)])
+        error = float((ours - expected).abs().max())
+        print(f"{path.name}: logits of deviation {expected.std():.2g} differ by {error:.1e}")
+        assert error < 1e-3
 
 
 def test_memory_need_counts_state_and_logs_of_a_slot(tiny, load) -> None:
@@ -291,6 +355,7 @@ def test_an_extra_tensor_is_named(tiny, tmp_path, load) -> None:
         ("qwen35.attention.head_count_kv", 3),
         ("qwen35.rope.scaling.type", "longrope"),
         ("qwen35.rope.dimension_count", 40),
+        ("qwen35.attention.head_count_kv", [0, 0, 0, 3]),
         ("qwen35.full_attention_interval", 0),
         ("qwen35.nextn_predict_layers", 4),
         ("qwen35.attention.recurrent_layers", [True, False]),

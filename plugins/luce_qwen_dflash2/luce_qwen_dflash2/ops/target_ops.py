@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from luce_qwen_dflash2.ops import (
+    affine,
     causal_conv1d,
     conv_replay,
     gated_delta,
@@ -11,6 +12,7 @@ from luce_qwen_dflash2.ops import (
     join,
     moe_matmul,
     moe_route,
+    moe_scale,
     moe_sum,
     sigmoid_gate,
 )
@@ -25,8 +27,10 @@ TARGET_OPS = tuple(
         gated_rms_norm,
         sigmoid_gate,
         join,
+        affine,
         moe_route,
         moe_matmul,
+        moe_scale,
         moe_sum,
     )
 )
