@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
 from luce_core.device import Device
+from luce_core.ops.cases import CaseMaker, Inputs, OpCase, Part
 from luce_core.ops.core_ops import core_registry
 from luce_core.ops.kv_layout import decode_rows
 from luce_core.ops.reference.kv_write import kv_write
 from luce_core.ops.reference.paged_attention import paged_attention
+from luce_core.ops.registry import OpRegistry
+from luce_core.ops.spec import SUMMED, ArgKind, ArgSpec, OpSpec, OutSpec, Rows
 from luce_core.testing.op_parity import check_parity, parity_cases
 
 CPU = Device.parse("cpu")
@@ -158,3 +162,74 @@ def test_a_kernel_is_judged_on_its_arguments_as_it_reads_them() -> None:
 
     assert len(failures("add", coarse_add)) == 3
     assert failures("add", coarse_add, as_read=as_read) == []
+
+
+def running_sum(x: Tensor, total: Tensor, out: Tensor) -> None:
+    """Each row plus all rows before it, those of earlier calls included."""
+    for row in range(len(x)):
+        total += x[row].float()
+        out[row] = total
+
+
+def sum_cases() -> Iterator[OpCase]:
+    def make(maker: CaseMaker) -> Inputs:
+        x, total = maker.normal(6, 8), maker.normal32(8)
+        own = total.clone()
+        second = Part((x[2:], own), slice(2, 6), before=((x[:2], own),), seen=slice(0, 8))
+        return Inputs((x, total), observe=lambda args: args[1].clone(), split=(second,))
+
+    yield OpCase("six rows", {}, make)
+
+
+RUNNING_SUM = OpSpec(
+    name="running_sum",
+    doc="An op with an output and state.",
+    args=(
+        ArgSpec("x", ArgKind.ACTIVATION, ("T", "N"), Rows.TOKENS),
+        ArgSpec("total", ArgKind.CACHE, ("N",), written=True),
+    ),
+    out=OutSpec(Rows.TOKENS, lambda x, total: tuple(x.shape)),
+    reference=running_sum,
+    tolerance=SUMMED,
+    split_invariant=True,
+    cases=sum_cases,
+)
+
+
+def state_failures(fn: Any) -> list[str]:
+    registry = OpRegistry()
+    registry.register_op(RUNNING_SUM)
+    registry.register_kernel(
+        "running_sum",
+        fn,
+        device="cpu",
+        dtypes=(torch.float32,),
+        provider="mine",
+        split_invariant=True,
+    )
+    found = []
+    for parity in parity_cases(registry, CPU, provider="mine"):
+        try:
+            check_parity(parity, CPU)
+        except AssertionError as error:
+            found.append(str(error))
+    return found
+
+
+def test_an_op_with_state_passes_if_output_and_state_are_right() -> None:
+    assert state_failures(running_sum) == []
+
+
+def test_state_that_is_not_written_is_caught() -> None:
+    found = state_failures(lambda x, total, out: running_sum(x, total.clone(), out))
+    assert len(found) == 1
+
+
+def test_state_whose_bits_depend_on_the_cut_is_caught() -> None:
+    def by_halves(x: Tensor, total: Tensor, out: Tensor) -> None:
+        before = total.clone()
+        running_sum(x, total, out)
+        total.copy_(before + x.sum(0))  # another order of the same sum
+
+    (found,) = state_failures(by_halves)
+    assert "another chunking" in found

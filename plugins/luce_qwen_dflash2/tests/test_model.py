@@ -248,9 +248,9 @@ def test_scales_and_biases_of_a_file_count(tiny, tmp_path, load, watch) -> None:
 
 
 def test_a_file_that_llama_cpp_wrote_gives_its_logits(load, watch) -> None:
-    """Set QWEN35_LLAMA_CPP_FILES to files of `test-llama-archs -a '^qwen35' -o DIR` (with `:` between
-    them), each with llama.cpp's logits [T, vocab] float32 of the tokens (7 i + 3) mod vocab beside
-    it as FILE.bin."""
+    """QWEN35_LLAMA_CPP_FILES names files of `test-llama-archs -a '^qwen35' -o DIR`, with `:`
+    between them. Beside each, as FILE.bin, lie llama.cpp's logits [T, vocab] float32 of the tokens
+    (7 i + 3) mod vocab."""
     paths = os.environ.get("QWEN35_LLAMA_CPP_FILES")
     if not paths:
         pytest.skip("QWEN35_LLAMA_CPP_FILES names no file")
