@@ -32,7 +32,8 @@ class Profiled(Protocol):
         """Run the batch once for the clock alone; seconds by op name, or by names of fused parts.
 
         Called right before the call that counts, on the same batch. It may write the caches at the
-        batch's rows, as that call will do again.
+        batch's rows, as that call will do again; caches that a call moves on from what they hold,
+        such as recurrent state, must be as they were.
         """
         raise AssertionError("a protocol is never called")
 

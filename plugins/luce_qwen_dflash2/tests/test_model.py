@@ -247,6 +247,34 @@ def test_scales_and_biases_of_a_file_count(tiny, tmp_path, load, watch) -> None:
     assert (logits[0] - logits[1]).abs().max() < 1e-5
 
 
+def test_fused_experts_and_their_scales_count(tmp_path, load, watch) -> None:
+    maker = CaseMaker("cpu", torch.float32, seed=9)
+    model = SyntheticHybrid(experts=6, layers=2, interval=2, ff=64)
+    base = write_hybrid(tmp_path / "base.gguf", model)
+    scales = {name: 1 + 0.5 * maker.normal32(6) for name in ("blk.0", "blk.1")}
+
+    def beside(tensors) -> None:
+        for block, scale in scales.items():
+            tensors[f"{block}.ffn_down_exps.scale"] = scale
+            halves = [tensors.pop(f"{block}.ffn_{part}_exps.weight") for part in ("gate", "up")]
+            both = torch.cat([half.dequantize() for half in halves], 1)
+            tensors[f"{block}.ffn_gate_up_exps.weight"] = both
+
+    def within(tensors) -> None:
+        for block, scale in scales.items():
+            name = f"{block}.ffn_down_exps.weight"
+            tensors[name] = tensors[name].dequantize() * scale[:, None, None]
+
+    logits = []
+    for change in (beside, within):
+        engine = load(rewritten(base, tmp_path / f"{change.__name__}.gguf", change=change))
+        watched, driver = watch(engine), Driver(engine, pool_blocks=64)
+        request = driver.submit(IDS, max_tokens=1)
+        driver.run()
+        logits.append(watched.logits[request.id][len(IDS) - 1])
+    assert (logits[0] - logits[1]).abs().max() < 1e-5
+
+
 def test_a_file_that_llama_cpp_wrote_gives_its_logits(load, watch) -> None:
     """QWEN35_LLAMA_CPP_FILES names files of `test-llama-archs -a '^qwen35' -o DIR`, with `:`
     between them. Beside each, as FILE.bin, lie llama.cpp's logits [T, vocab] float32 of the tokens

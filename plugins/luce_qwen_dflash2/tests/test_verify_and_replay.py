@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from luce_qwen_dflash2.synthetic import SyntheticHybrid, write_hybrid
 
 from luce_core.errors import StepFault
 from luce_core.ops.record import ReferenceRecorder
-from luce_core.request import FinishReason, Request
+from luce_core.request import FinishReason, Request, SamplingParams
 from luce_core.testing.driver import Driver
+from luce_core.testing.leak_check import leak_check
 
 PROMPTS = [[(11 * index + 5 * salt) % 250 for index in range(12 + salt)] for salt in range(3)]
 NEW = 16
@@ -135,6 +137,43 @@ def test_a_failed_row_keeps_its_state_and_others_commit(tiny, load) -> None:
     assert all(map(torch.equal, state_of(engine, 1), before[1]))
     for slot in (0, 2):
         assert not all(map(torch.equal, state_of(engine, slot), before[slot]))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_joins_and_cancels_among_verifying_slots_change_no_tokens(
+    temperature, tiny, load, row_by_row
+) -> None:
+    chance = random.Random(6)
+    prompts = [chance.choices(range(250), k=chance.randint(1, 40)) for _ in range(30)]
+    params = [SamplingParams(temperature=temperature, seed=seed) for seed in range(len(prompts))]
+    engine, truth = load(tiny, registry=row_by_row()), []
+    for prompt, how in zip(prompts, params, strict=True):
+        alone = Driver(engine, pool_blocks=64)
+        request = alone.submit(prompt, max_tokens=NEW, params=how)
+        alone.run()
+        truth.append(list(request.generated))
+
+    def drafts(request: Request, width: int) -> list[int]:
+        done, right = len(request.generated), chance.randint(0, width)
+        known = truth[prompts.index(list(request.prompt))][done : done + right]
+        return known + chance.choices(range(250), k=width - len(known))
+
+    drafting = load(tiny, registry=row_by_row(), drafts=drafts, max_draft=MOST)
+    driver = Driver(drafting, pool_blocks=64)
+    requests: list[Request] = []
+    while len(requests) < len(prompts) or any(r.finish is None for r in requests):
+        if len(requests) < len(prompts) and chance.random() < 0.6:
+            at = len(requests)
+            requests.append(driver.submit(prompts[at], max_tokens=NEW, params=params[at]))
+        if chance.random() < 0.1:
+            driver.cancel(chance.choice(requests))
+        driver.step()
+    leak_check(driver.scheduler, engine=drafting)
+    whole = [r for r in requests if r.finish is FinishReason.LENGTH]
+    assert len(whole) > len(prompts) // 2
+    assert sum(r.accepted for r in requests) > len(prompts)
+    for request, expected in zip(requests, truth, strict=True):
+        assert request.generated == expected[: len(request.generated)]
 
 
 def test_replayed_recordings_equal_eager_steps_bit_for_bit(tiny, load, ops_registry) -> None:
