@@ -23,6 +23,7 @@ from luce_core.ops.registry import OpRegistry
 from luce_core.request import Request
 from luce_core.sampling.sampler import Sampler
 from luce_core.weights.gguf_file import GgufFile
+from luce_core.weights.gguf_writer import write_gguf
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -78,6 +79,22 @@ def tiny_model() -> Callable[..., transformers.PreTrainedModel]:
         return model
 
     return make
+
+
+def rewritten_file(source: Path, target: Path, *, change=None, metadata=None) -> Path:
+    """A copy of a model with some tensors and keys replaced; a key of None goes."""
+    with GgufFile.open(source) as gguf:
+        values = {**gguf.metadata.values, **(metadata or {})}
+        values = {key: value for key, value in values.items() if value is not None}
+        tensors = dict(gguf.tensors)
+        if change is not None:
+            change(tensors)
+        return write_gguf(target, gguf.architecture, values, tensors)
+
+
+@pytest.fixture(scope="session")
+def rewritten() -> Callable[..., Path]:
+    return rewritten_file
 
 
 Load = Callable[..., QwenEngine]
