@@ -1,0 +1,1 @@
+"""Trains a tiny code model and its block-diffusion draft, and writes both as GGUF files."""

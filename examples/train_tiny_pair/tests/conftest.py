@@ -1,0 +1,6 @@
+"""The package is run from `examples`, so its tests import it from there."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
