@@ -79,6 +79,8 @@ def accepted(field: FieldInfo) -> str:
     above = _bound(field, "gt")
     most = _bound(field, "le")
     word = {int: "integer", float: "seconds", Path: "path", str: "text"}[kind]
+    if kind is float and (least, most) == (0, 1):
+        word = "fraction"
     if least is not None and most is not None:
         return f"{word}, {least} to {most}"
     if least is not None:

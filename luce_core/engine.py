@@ -97,11 +97,26 @@ class EngineLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DraftContext:
+    """The draft model's file and what the settings ask of drafting.
+
+    `block_size` None means what the file says. With an acceptance (accepted drafts / drafts) under
+    `min_acceptance` an engine drafts less for a slot, or not at all; None leaves it the choice.
+    """
+
+    gguf: GgufFile
+    device: Device
+    block_size: int | None = None
+    min_acceptance: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadContext:
     """All that an engine may know of its host.
 
     `ops.bind` resolves kernels; `sampler(vocab_size)` makes the sampler for all slots;
-    `progress(done_bytes, total_bytes, what)` drives the loading bar.
+    `progress(done_bytes, total_bytes, what)` drives the loading bar. `draft` is there if the user
+    names a draft model, which only happens to an engine that accepts `draft`.
     """
 
     gguf: GgufFile
@@ -111,6 +126,7 @@ class LoadContext:
     sampler: Callable[[int], Sampler]
     settings: Any
     progress: Callable[[int, int, str], None]
+    draft: DraftContext | None = None
 
 
 class EngineHooks:

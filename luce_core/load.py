@@ -9,7 +9,14 @@ from typing import Any
 import torch
 
 from luce_core.device import Device
-from luce_core.engine import EngineLimits, EngineSpec, LoadContext, SeqEngine, check_engine
+from luce_core.engine import (
+    DraftContext,
+    EngineLimits,
+    EngineSpec,
+    LoadContext,
+    SeqEngine,
+    check_engine,
+)
 from luce_core.errors import ConfigError
 from luce_core.host_memory import available_bytes, usable_cores
 from luce_core.kv.pool_size import CPU_SHARE, PoolSize, size_pool
@@ -31,19 +38,22 @@ SHARED_SETTINGS = (
     "draft",
     "draft_device",
     "draft_block_size",
+    "draft_min_acceptance",
     "peer_access",
     "cache_type_k",
     "cache_type_v",
 )
+_DRAFT_DETAILS = ("draft_device", "draft_block_size", "draft_min_acceptance")
 _BUNDLED_TEMPLATES = ("raw_prompt_identity",)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """A checked file with its text side and the engine that will run it; no weights yet."""
+    """Checked files with their text side and the engine that will run them; no weights yet."""
 
     settings: Settings
     gguf: GgufFile
+    draft: DraftContext | None
     spec: EngineSpec
     device: Device
     text: ModelText
@@ -71,8 +81,7 @@ def open_model(settings: Settings, plugins: Plugins) -> OpenedModel:
         specs=plugins.engines(),
     )
     refuse_foreign_settings(settings, spec)
-    if settings.draft is not None:
-        GgufFile.open(resolve_model(settings.draft), role="draft").close()
+    draft = open_draft(settings, device)
     tokenizer = Tokenizer.from_metadata(gguf.metadata, pre=settings.pre)
     formats = TextFormats()
     plugins.register_text_formats(formats.register)
@@ -86,7 +95,27 @@ def open_model(settings: Settings, plugins: Plugins) -> OpenedModel:
         output_parser="none" if settings.reasoning == "off" else AUTO,
         system_anywhere=settings.system_anywhere,
     )
-    return OpenedModel(settings, gguf, spec, device, text)
+    return OpenedModel(settings, gguf, draft, spec, device, text)
+
+
+def open_draft(settings: Settings, target: Device) -> DraftContext | None:
+    """The draft model's checked file, None if no draft is named. Raises LuceError."""
+    if settings.draft is None:
+        for name in _DRAFT_DETAILS:
+            if getattr(settings, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} needs --draft, which is not given")
+        return None
+    device = target if settings.draft_device is None else Device.parse(settings.draft_device)
+    if device != target:
+        raise ConfigError(
+            f"--draft-device {device}: the draft runs on the model's device, which is {target}"
+        )
+    return DraftContext(
+        gguf=GgufFile.open(resolve_model(settings.draft), role="draft"),
+        device=device,
+        block_size=settings.draft_block_size,
+        min_acceptance=settings.draft_min_acceptance,
+    )
 
 
 def require_device(device: Device) -> None:
@@ -161,6 +190,7 @@ def load_model(opened: OpenedModel, plugins: Plugins, progress: Progress) -> Loa
         sampler=lambda vocab_size: Sampler(slots, vocab_size, device.torch_name),
         settings=engine_settings(settings, spec),
         progress=progress,
+        draft=opened.draft,
     )
     engine = check_engine(spec.build(context))
     opened.gguf.release_pages()

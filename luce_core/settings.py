@@ -67,6 +67,9 @@ class Settings(BaseSettings):
     draft: str | None = Field(None, description="draft model file, for speculation")
     draft_device: str | None = Field(None, description="device of the draft model")
     draft_block_size: int | None = Field(None, ge=1, description="tokens of a draft block")
+    draft_min_acceptance: float | None = Field(
+        None, ge=0, le=1, description="accepted share of drafts below which a slot drafts less"
+    )
     peer_access: bool = Field(False, description="direct copies between two devices")
     op: Words = Field((), description="kernel choice: OP=PROVIDER or a PROVIDER for all")
     kernel_isa: str | None = Field(

@@ -110,7 +110,8 @@ class OpRegistry:
         architectures (`gfx1201`, `sm_90`); of those that fit, the highest `priority` wins, then
         the first registered.
         `accepts(facts)` sees the op's facts and never a tensor. `prepare(weight, device)` makes
-        what the kernel gets as the op's first weight; other weights come as float32 on the device.
+        what the kernel gets as the op's first weight, and as others whose ArgSpec is `prepared`;
+        the rest comes as float32 on the device.
         `setup(threads)` is called before the first `prepare` of an engine, once for each distinct
         function. `isas` are the instruction sets among which `--kernel-isa` can choose on this
         machine, the usual one first, each with what chooses it. `as_read(facts, args)` gives
@@ -252,10 +253,7 @@ class OpBinder:
             self._set_up.add(kernel.setup)
             kernel.choose_isa(self._isa)
             kernel.setup(self._threads or usable_cores())
-        prepared = tuple(
-            (kernel.prepare if place == 0 else float32_weight)(weight, self.device)
-            for place, weight in enumerate(weights)
-        )
+        prepared = spec.prepared_weights(weights, kernel.prepare, float32_weight, self.device)
         for weight in weights:
             if isinstance(weight, QuantTensor):
                 weight.release_pages()

@@ -49,7 +49,8 @@ class Rows(StrEnum):
 class ArgSpec:
     """One argument. `shape` names its dimensions for readers; weights come last in an op.
 
-    `written` marks a cache that the op writes, `optional` a weight that may be None.
+    `written` marks a cache that the op writes, `optional` a weight that may be None. A kernel's
+    `prepare` makes the first weight and those marked `prepared`; others come as float32.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ArgSpec:
     rows: Rows = Rows.NONE
     written: bool = False
     optional: bool = False
+    prepared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,19 @@ class OpSpec:
     def step_args(self) -> tuple[ArgSpec, ...]:
         """The arguments of each call."""
         return tuple(arg for arg in self.args if arg.kind is not ArgKind.WEIGHT)
+
+    def prepared_weights(
+        self,
+        weights: tuple[Any, ...],
+        prepare: Callable[[Any, torch.device], Any],
+        plain: Callable[[Any, torch.device], Any],
+        device: torch.device,
+    ) -> tuple[Any, ...]:
+        """What a kernel gets as its weights: by its `prepare`, or `plain` where it has no say."""
+        return tuple(
+            (prepare if place == 0 or arg.prepared else plain)(weight, device)
+            for place, (arg, weight) in enumerate(zip(self.weight_args, weights, strict=True))
+        )
 
     @property
     def weight_args(self) -> tuple[ArgSpec, ...]:

@@ -73,6 +73,11 @@ class GumbelNoise:
 
     def at(self, keys: Tensor, tokens: Tensor) -> Tensor:
         """[N] int64 keys and token ids -> [N] float32: the same values as `rows` has there."""
-        hashes = _mix(keys + self._counters[tokens >> 1])
-        halves = hashes.view(torch.int32).view(-1, 2)
-        return _gumbel(halves.gather(1, (tokens & 1)[:, None])[:, 0])
+        return gumbel_at(keys, tokens)
+
+
+def gumbel_at(keys: Tensor, tokens: Tensor) -> Tensor:
+    """[N] int64 keys and token ids -> [N] float32, for any vocabulary."""
+    hashes = _mix(keys + ((tokens >> 1) + 1) * _signed(_GAMMA))
+    halves = hashes.view(torch.int32).view(-1, 2)
+    return _gumbel(halves.gather(1, (tokens & 1)[:, None])[:, 0])

@@ -23,6 +23,13 @@ _SPARSE_FRACTION = 6
 _ROWS_AT_ONCE = 64
 
 
+class DraftNoise(NamedTuple):
+    """What a draft needs to draw as the sampler will: `keys` has one key for each token ahead."""
+
+    temperature: float
+    keys: tuple[int, ...]
+
+
 class _Segment(NamedTuple):
     """The logit rows start..stop-1 of one slot: its next token, and one more for each draft."""
 
@@ -104,6 +111,12 @@ class Sampler:
             picked = flat.index_select(0, index).float()
             tokens[index] = self._draw_any(picked, noisy)
         return tokens.view(segments, columns)
+
+    def draft_noise(self, slot_id: int, count: int) -> DraftNoise:
+        """For a draft that draws on its own: the slot's next `count` tokens, as `draw` does it."""
+        rules = self._rules_of(slot_id)
+        rows = (_Row(rules, 0, ahead) for ahead in range(count))
+        return DraftNoise(rules.params.temperature, tuple(row.key for row in rows))
 
     def accept(
         self,

@@ -100,10 +100,7 @@ def _bind(
     device: torch.device,
     dtype: torch.dtype,
 ) -> BoundOp:
-    weights = tuple(
-        (kernel.prepare if place == 0 else float32_weight)(weight, device)
-        for place, weight in enumerate(inputs.weights)
-    )
+    weights = spec.prepared_weights(inputs.weights, kernel.prepare, float32_weight, device)
     return BoundOp(spec, kernel, facts=facts, weights=weights, device=device, dtype=dtype)
 
 

@@ -111,6 +111,16 @@ class TypedMetadata:
             raise self.wrong(key, "an array of strings")
         return tuple(items)
 
+    def bools(
+        self, key: builtins.str, default: _D | Required = REQUIRED
+    ) -> tuple[builtins.bool, ...] | _D:
+        if key not in self._values:
+            return self._absent(key, "an array of true and false", default)
+        items = _items(self._values[key])
+        if items is None or not all(isinstance(item, builtins.bool) for item in items):
+            raise self.wrong(key, "an array of true and false")
+        return tuple(items)
+
     def per_layer_ints(
         self, key: builtins.str, count: builtins.int, default: _D | Required = REQUIRED
     ) -> tuple[builtins.int, ...] | _D:

@@ -144,6 +144,7 @@ def assert_said(message: str, said: str) -> None:
         "--draft x.gguf",
         "--draft-device cpu",
         "--draft-block-size 8",
+        "--draft-min-acceptance 0.3",
         "--peer-access",
     ],
 )

@@ -151,6 +151,7 @@ def test_a_cut_off_draft_is_refused_before_the_model_is_loaded(luce, install_plu
 
 DRAFTY = """
 from luce_core.engine import EngineSpec, hookimpl
+from luce_core.errors import LuceError
 
 def build(context):
     raise AssertionError("the draft must be checked first")
@@ -158,5 +159,41 @@ def build(context):
 @hookimpl
 def luce_register_engines(register):
     register(EngineSpec(name="drafty", architectures=("drafty",), build=build,
-        accepts=frozenset({"draft"})))
+        accepts=frozenset(
+            {"draft", "draft_device", "draft_block_size", "draft_min_acceptance"})))
 """
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--draft-block-size 4", "--draft-block-size needs --draft, which is not given"),
+        ("--draft-min-acceptance 0.5", "--draft-min-acceptance needs --draft, which is not given"),
+        (
+            "--draft x.gguf --draft-device cuda:1",
+            "--draft-device cuda:1: the draft runs on the model's device, which is cpu",
+        ),
+    ],
+)
+def test_draft_settings_without_effect_are_refused(luce, install_plugin, tmp_path, words, said):
+    install_plugin("drafty", DRAFTY)
+    target = write_synthetic(tmp_path / "target.gguf", SyntheticModel())
+    code, out, err = luce("serve", target, "--engine", "drafty", *words.split())
+    assert (code, out) == (1, "")
+    assert err == f"luce serve: {said}\n"
+
+
+def test_an_engine_gets_the_checked_draft_with_its_settings(luce, install_plugin, tmp_path):
+    install_plugin("shows_draft", SHOWS_DRAFT)
+    target = write_synthetic(tmp_path / "target.gguf", SyntheticModel())
+    draft = write_gguf(tmp_path / "draft.gguf", "dflash", {}, WEIGHT)
+    words = ("--draft", draft, "--draft-block-size", "4", "--draft-min-acceptance", "0.5")
+    code, _, err = luce("serve", target, "--engine", "drafty", "--port", "0", *words)
+    assert code == 1
+    assert "block_size=4, min_acceptance=0.5" in err
+    assert "kind='cpu'" in err
+
+
+SHOWS_DRAFT = DRAFTY.replace(
+    'AssertionError("the draft must be checked first")', "LuceError(str(context.draft))"
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from luce_core.ops.cases import CaseMaker
 from luce_core.ops.core_ops import core_registry
 from luce_core.ops.reference import add, rms_norm
 from luce_core.ops.registry import OpBinder, OpRegistry
-from luce_core.ops.spec import ArgKind, ArgSpec, OpSpec
+from luce_core.ops.spec import ArgKind, ArgSpec, OpSpec, Rows
 
 CPU = Device.parse("cpu")
 
@@ -126,6 +127,29 @@ def test_prepare_is_called_once_for_the_weight_and_never_for_the_bias() -> None:
     for _ in range(2):
         torch.testing.assert_close(linear(x), x @ weight.dequantize().t() + bias)
     assert prepared == ["weight"]
+
+
+def test_prepare_makes_the_other_weights_that_the_op_marks() -> None:
+    spec = replace(
+        core_registry().spec("quant_matmul"),
+        name="two_tables",
+        args=(
+            ArgSpec("x", ArgKind.ACTIVATION, ("T", "K"), Rows.TOKENS),
+            ArgSpec("first", ArgKind.WEIGHT, ("N", "K")),
+            ArgSpec("second", ArgKind.WEIGHT, ("N", "K"), prepared=True),
+            ArgSpec("third", ArgKind.WEIGHT, ("N", "K")),
+        ),
+        prepare=lambda weight, device: weight.qtype.name,
+    )
+    registry = OpRegistry()
+    registry.register_op(spec)
+    maker = CaseMaker("cpu", torch.float32)
+    tables = tuple(maker.weight(8, 256, qtype) for qtype in ("Q8_0", "Q4_K", "Q6_K"))
+    bound = registry.binder(CPU, torch.float32).bind(
+        "two_tables", weights=tables, qtype="Q8_0", n=8, k=256
+    )
+    assert bound.weights[:2] == ("Q8_0", "Q4_K")
+    assert bound.weights[2].dtype == torch.float32
 
 
 def test_linear_and_embedding_bind_by_quant_type() -> None:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from luce_core.sampling.noise import GumbelNoise
 from luce_core.sampling.sampler import Sampler
 
 VOCAB = 24
@@ -127,6 +128,16 @@ def test_a_draft_with_the_models_scores_draws_what_is_accepted(temperature, requ
     drafts = [tokens[:4] for tokens in block.tolist()]
     results = sampler.accept(rows.flatten(0, 1), [0, 5, 10], [3, 1], drafts)
     assert [list(r.tokens) for r in results] == block.tolist()
+
+
+def test_a_draft_that_draws_on_its_own_finds_the_same_tokens(request_of) -> None:
+    scores = torch.randn(1, 5, VOCAB, generator=torch.Generator().manual_seed(9))
+    sampler = Sampler(4, VOCAB)
+    sampler.admit(2, request_of(temperature=0.7, seed=3, choice_index=1, generated=(2, 2)))
+    noise = sampler.draft_noise(2, 5)
+    gumbel = GumbelNoise(VOCAB).rows(torch.tensor(noise.keys))
+    own = ((scores[0] - scores[0].amax(1, keepdim=True)) / noise.temperature + gumbel).argmax(1)
+    assert own.tolist() == sampler.draw(scores, [2])[0].tolist()
 
 
 @pytest.mark.parametrize("filters", FILTERS)

@@ -71,6 +71,8 @@ def test_missing_key_needs_a_default(metadata: TypedMetadata, method: str) -> No
         ("floats", "strings", "an array of numbers"),
         ("strings", "str", "an array of strings"),
         ("strings", "ints", "an array of strings"),
+        ("bools", "bool", "an array of true and false"),
+        ("bools", "ints", "an array of true and false"),
     ],
 )
 def test_wrong_type_is_refused(
