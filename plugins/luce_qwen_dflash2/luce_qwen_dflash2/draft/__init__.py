@@ -1,0 +1,1 @@
+"""The DFlash and DFlash2 draft model: blocks of tokens proposed in one pass."""
