@@ -17,7 +17,14 @@ import luce_qwen_dflash2
 from pydantic.fields import FieldInfo
 
 from luce_core import hookspecs
-from luce_core.engine import EngineCapabilities, EngineHooks, EngineSpec, LoadContext, SeqEngine
+from luce_core.engine import (
+    DraftContext,
+    EngineCapabilities,
+    EngineHooks,
+    EngineSpec,
+    LoadContext,
+    SeqEngine,
+)
 from luce_core.ops.core_ops import CORE_OPS
 from luce_core.ops.spec import ArgSpec, OpSpec
 from luce_core.server.unsupported import CHAT_ONLY, COMPLETION_ONLY, SHARED_FIELDS
@@ -249,6 +256,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
         "engine-methods": engine_methods,
         "engine-spec": record_table(EngineSpec),
         "load-context": record_table(LoadContext),
+        "draft-context": record_table(DraftContext),
         "capabilities": record_table(EngineCapabilities),
         "refused-fields": refused_fields,
     }
