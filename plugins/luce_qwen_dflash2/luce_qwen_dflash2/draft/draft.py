@@ -107,9 +107,9 @@ class Draft:
         """Drafts that fit behind the slot's tokens before the draft's own context ends."""
         return max(0, min(self._max_draft, self._max_context - self._filled[slot_id] - 1))
 
-    def inject(self, features: Sequence[Tensor], kept: Sequence[Kept]) -> None:
-        """Take in a step: `features` has [T, width] for each of `target_layers`, in order; the rows
-        of `kept` (one entry a slot) enter, the others never happened."""
+    def inject(self, features: Tensor, kept: Sequence[Kept]) -> None:
+        """Take in a step: `features` [T, F] has the residual streams behind `target_layers` side by
+        side; the rows of `kept` (one entry a slot) enter, the others never happened."""
         for each in kept:
             assert each.position == self._filled[each.slot_id], (each, self._filled[each.slot_id])
             self._filled[each.slot_id] += each.rows
@@ -117,12 +117,10 @@ class Draft:
         for part in _chunks(newest, INJECT_ROWS):
             self._inject_part(features, part)
 
-    def _inject_part(self, features: Sequence[Tensor], kept: Sequence[Kept]) -> None:
+    def _inject_part(self, features: Tensor, kept: Sequence[Kept]) -> None:
         numbers = [row for k in kept for row in range(k.first_row, k.first_row + k.rows)]
         rows = torch.tensor(numbers, device=self._stage.device)
-        parts = torch.split(self._stage[: len(numbers)], self._config.width, 1)
-        for part, layer in zip(parts, features, strict=True):
-            part.copy_(layer.index_select(0, rows))
+        self._stage[: len(numbers)] = features.index_select(0, rows)
         self._rings.place(
             [k.slot_id for k in kept], [k.position for k in kept], [k.rows for k in kept]
         )

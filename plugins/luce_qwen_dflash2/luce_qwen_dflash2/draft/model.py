@@ -66,13 +66,12 @@ class DraftModel:
             )
         tensors.finish()
 
-    def inject(self, batch: PackedBatch, stage: Tensor, rings: tuple[Ring, ...]) -> Tensor:
-        """Write the rings at the rows of `Ring.rows`, from features in `stage` [max_rows, F]; the
-        context vectors [T, width] that went in."""
-        context: Tensor = self._context_norm(self._fc(self._stage(batch, stage)))
+    def inject(self, batch: PackedBatch, stage: Tensor, rings: tuple[Ring, ...]) -> tuple[()]:
+        """Write the rings at the rows of `Ring.rows`, from features in `stage` [max_rows, F]."""
+        context = self._context_norm(self._fc(self._stage(batch, stage)))
         for layer, ring in zip(self._layers, rings, strict=True):
             layer.inject(context, batch, ring)
-        return context
+        return ()
 
     def hidden(self, batch: PackedBatch, rings: tuple[Ring, ...]) -> Tensor:
         """Normed hidden states of the batch's logit rows [L, width]; reads the rings."""

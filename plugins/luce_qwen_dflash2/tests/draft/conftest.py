@@ -112,8 +112,7 @@ class Loaded:
 
     def inject(self, features: Tensor, *, slot: int = 0, start: int = 0) -> None:
         """All of `features` [T, F] as one step's rows of one slot."""
-        parts = features.split(TARGET.width, 1)
-        self.draft.inject(parts, [Kept(slot, 0, start, len(features))])
+        self.draft.inject(features, [Kept(slot, 0, start, len(features))])
 
 
 Load = Callable[..., Loaded]

@@ -20,7 +20,7 @@ from torch import Tensor
 dflash = pytest.importorskip("dflash.model", reason="pip install --no-deps dflash==0.1.0")
 Qwen3Config = pytest.importorskip("transformers").Qwen3Config
 
-VOCAB, WIDTH, TARGET_LAYERS = 320, 64, 6
+VOCAB, TARGET_LAYERS = 320, 6
 CONTEXTS = (50, 63, 64, 65, 128, 1000)
 
 
@@ -134,7 +134,7 @@ def test_25_blocks_of_a_conversation_are_the_packages(
         accepted = (drafts, 0, chance.randint(0, drafts))[cycle % 3]
         rows = features[past : past + 1 + drafts]  # of a verify step: the anchor and all drafts
         kept = [Kept(0, 0, past, 1 + accepted)]
-        ours.draft.inject(rows.split(WIDTH, 1), kept)
+        ours.draft.inject(rows, kept)
         past += 1 + accepted
     assert len(chosen) > 20, "the blocks must differ to prove anything"
 

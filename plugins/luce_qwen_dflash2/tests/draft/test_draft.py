@@ -28,10 +28,6 @@ def config(request: pytest.FixtureRequest) -> DraftConfig:
     return found
 
 
-def parts(features: Tensor) -> tuple[Tensor, ...]:
-    return features.split(WIDTH, 1)
-
-
 @pytest.mark.parametrize("pieces", [(1,) * 90, (64, 26), (3, 60, 1, 26), (89, 1)])
 def test_injection_in_pieces_is_injection_at_once(
     config: DraftConfig, load: Any, features_of: Any, pieces: tuple[int, ...]
@@ -55,7 +51,7 @@ def test_one_step_of_many_rows_of_several_slots_spreads_over_injections(
     together, alone = load(config), load(config)
     features = features_of(1300)
     kept = [Kept(2, 0, 0, 450), Kept(0, 450, 0, 700), Kept(1, 1150, 0, 5)]
-    together.draft.inject(parts(features), kept)
+    together.draft.inject(features, kept)
     anchors = [Anchor(2, 9, 450, 5), Anchor(0, 3, 700, 7), Anchor(1, 8, 5, 1)]
     blocks = together.draft.propose(anchors)
     for (slot, first, _, rows), anchor, block in zip(kept, anchors, blocks, strict=True):
@@ -81,7 +77,7 @@ def test_slots_that_wrap_at_different_times_do_not_touch_each_other(
         grown = {0: chance.randint(1, 9), 1: chance.randint(1, 17)}
         rows = torch.cat([texts[s][lengths[s] : lengths[s] + grown[s]] for s in (0, 1)])
         kept = [Kept(0, 0, lengths[0], grown[0]), Kept(1, grown[0], lengths[1], grown[1])]
-        ours.draft.inject(parts(rows), kept)
+        ours.draft.inject(rows, kept)
         lengths = {slot: lengths[slot] + grown[slot] for slot in (0, 1)}
         anchors = [Anchor(slot, cycle, lengths[slot], 7) for slot in (0, 1)]
         for anchor, block in zip(anchors, ours.draft.propose(anchors), strict=True):
@@ -101,7 +97,7 @@ def test_what_the_target_rejects_leaves_no_trace(
         ours.inject(features[:60])
     for start in range(60, 120, 2):
         step = torch.cat((features[start : start + 2], rejected))
-        verified.draft.inject(parts(step), [Kept(0, 0, start, 2)])
+        verified.draft.inject(step, [Kept(0, 0, start, 2)])
     plain.inject(features[60:], start=60)
     anchor = Anchor(0, 4, 120, 7)
     assert verified.draft.propose([anchor]) == plain.draft.propose([anchor])
@@ -129,7 +125,7 @@ def test_row_0_of_every_block_is_the_anchor_and_the_others_are_the_mask(
         for anchor in anchors:
             kept = 1 + (0 if cycle % 2 else anchor.drafts)
             rows = features[anchor.position : anchor.position + 1 + anchor.drafts]
-            ours.draft.inject(parts(rows), [Kept(anchor.slot_id, 0, anchor.position, kept)])
+            ours.draft.inject(rows, [Kept(anchor.slot_id, 0, anchor.position, kept)])
             lengths[anchor.slot_id] += kept
 
 
