@@ -78,7 +78,7 @@ $(VENV)/run.stamp: constraints.txt pyproject.toml plugins/luce_llama/pyproject.t
 # The tests run the real model too.
 $(VENV)/dev.stamp: $(VENV)/run.stamp $(VENV)/demo.stamp $(VENV)/kernels.stamp $(addsuffix /pyproject.toml,$(PLUGINS))
 	$(INSTALL) --group dev $(addprefix --editable ,$(PLUGINS))
-	$(INSTALL) --no-deps dflash==0.1.0
+	@$(INSTALL) --no-deps dflash==0.1.0 || echo "without the dflash package: the tests that compare drafts with it are skipped"
 	@touch $@
 
 # Installs without a compiler too: the references then do the work.

@@ -34,7 +34,15 @@ def luce_register_engines(register: Callable[[EngineSpec], None]) -> None:
 
 @hookimpl
 def luce_register_ops(register: Callable[[OpSpec], None]) -> None:
+    from luce_qwen_dflash2.ops.draft_ops import DRAFT_OPS
     from luce_qwen_dflash2.ops.target_ops import TARGET_OPS
 
-    for spec in TARGET_OPS:
+    for spec in (*TARGET_OPS, *DRAFT_OPS):
         register(spec)
+
+
+@hookimpl
+def luce_register_text_formats(register: Callable[..., None]) -> None:
+    from luce_qwen_dflash2.text import register_text_formats
+
+    register_text_formats(register)
