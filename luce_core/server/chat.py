@@ -75,17 +75,19 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
 
 
 def render(model: ServedModel, chat: ChatInput) -> Prompt:
+    tools = [tool.spec for tool in chat.calls.tools]
+    refuse_hopeless(model, chat.messages, "messages")
+    refuse_hopeless(model, tools, "tools")
     return model.text.chat_format.render(
         chat.messages,
         add_generation_prompt=chat.add_generation_prompt,
         continue_final_message=chat.continue_final_message,
-        tools=[tool.spec for tool in chat.calls.tools],
+        tools=tools,
         **chat.template_kwargs,
     )
 
 
 def _prepare(model: ServedModel, body: ChatBody) -> ReadyPrompt:
-    refuse_hopeless(model, body.chat.messages, "messages")
     prompt = render(model, body.chat)
     stops = StopSet(body.params.stops)
     calls = body.chat.calls

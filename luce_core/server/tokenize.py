@@ -38,12 +38,12 @@ def _tokenize(model: ServedModel, fields: Fields) -> dict[str, Any]:
     if len(given) != 1:
         param = given[-1] if given else "content"
         raise RequestError("give one of content, prompt or messages", param=param)
-    refuse_hopeless(model, fields.get(given[0]), given[0])
     if given == ["messages"]:
         prompt = render(model, parse_chat_input(fields, takes_tools=model.text.takes_tools))
         ids = tokenizer.encode_prompt(prompt)
     else:
         text = fields.text(given[0]) or ""
+        refuse_hopeless(model, text, given[0])
         if given == ["prompt"]:
             special = fields.boolean("add_special_tokens", True)
         else:
