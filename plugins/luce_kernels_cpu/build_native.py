@@ -41,6 +41,10 @@ _ISAS = {
     "avx512": _AVX512,
     "avx512_vnni": (*_AVX512, "-mavx512vnni"),
 }
+# Where the compiler knows it, and only for what gains by it: sources that include this header.
+_AMX = (*_AVX512, "-mavx512vnni", "-mamx-tile", "-mamx-int8")
+_AMX_HEADER = "int8_wide.h"
+_WITH_AMX = "-DLK_WITH_AMX"
 _MOST_LINES = 12  # of a compiler's complaint, in a message
 # A kernel that is declared and nowhere defined is an error of the build, not of the first call.
 _LINK = ("-shared", "-pthread", "-Wl,--no-undefined")
@@ -65,6 +69,7 @@ def build(target: Path, *, sanitize: bool = False, jobs: int | None = None) -> P
     compiler = find_compiler()
     version = _run([compiler, "--version"]).splitlines()[0]
     extra = _SANITIZE if sanitize else ()
+    extra += (_WITH_AMX,) if _knows_amx(compiler) else ()
     objects = HERE / "build" / ("objects-sanitize" if sanitize else "objects")
     objects.mkdir(parents=True, exist_ok=True)
     units = list(_units(extra))
@@ -100,6 +105,16 @@ def _units(extra: tuple[str, ...]) -> Iterator[Unit]:
             continue
         for name, flags in _ISAS.items():
             yield Unit(source, (*_COMMON, *extra, *flags, f"-DLK_ISA_NS={name}"))
+        if _WITH_AMX in extra and SOURCES / _AMX_HEADER in _closure(source):
+            yield Unit(source, (*_COMMON, *extra, *_AMX, "-DLK_ISA_NS=amx"))
+
+
+def _knows_amx(compiler: str) -> bool:
+    try:
+        _run([compiler, *_AMX, "-x", "c++", "-E", "-o", os.devnull, os.devnull])
+    except BuildError:
+        return False
+    return True
 
 
 def _compile(compiler: str, version: str, unit: Unit, objects: Path) -> Path:

@@ -29,6 +29,14 @@ const Kernel* find_kernel(Isa isa, const Format& format) {
             return is_int8 ? first_of(format.type, avx512::find_legacy_kernel,
                                       avx512::find_k_kernel, avx512::find_float4_kernel)
                            : avx512::find_float_kernel(format.layout, format.type);
+        case Isa::AMX:
+#if defined(LK_WITH_AMX)
+            if (is_int8) {
+                return first_of(format.type, amx::find_legacy_kernel, amx::find_k_kernel,
+                                amx::find_float4_kernel);
+            }
+#endif
+            [[fallthrough]];
         case Isa::AVX512_VNNI:
             return is_int8 ? first_of(format.type, avx512_vnni::find_legacy_kernel,
                                       avx512_vnni::find_k_kernel, avx512_vnni::find_float4_kernel)

@@ -175,9 +175,28 @@ static void prepare_sums(const Rows& rows, int64_t blocks, int32_t* sums) {
 }
 
 template <class F>
-constexpr Kernel int8_kernel() {
+constexpr Method narrow_method() {
     constexpr int SUMS = sums_per_block<F>();
     return {SUMS, SUMS ? prepare_sums<F> : nullptr, int8_tile<F>};
+}
+
+}  // namespace LK_ISA_NS
+}  // namespace lk
+
+#if defined(__AMX_INT8__)
+#include "int8_wide.h"
+#endif
+
+namespace lk {
+namespace LK_ISA_NS {
+
+template <class F>
+constexpr Kernel int8_kernel() {
+#if defined(__AMX_INT8__)
+    return {narrow_method<F>(), wide_method<F>(), wide_from<F>()};
+#else
+    return one_method(narrow_method<F>());
+#endif
 }
 
 }  // namespace LK_ISA_NS

@@ -1,6 +1,8 @@
 #include "isa.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -13,11 +15,22 @@ namespace lk {
 namespace {
 
 constexpr int NONE = -1;
-constexpr const char* NAMES[] = {"avx2", "avx512", "avx512-vnni"};
+constexpr const char* NAMES[] = {"avx2", "avx512", "avx512-vnni", "amx"};
 
 // XCR0 bits (Intel SDM, volume 1, chapter 13): registers whose state the system saves.
 constexpr uint64_t YMM_STATE = 0x06;
 constexpr uint64_t ZMM_STATE = 0xE6;
+constexpr uint64_t TILE_STATE = 0x60000;
+
+#if defined(LK_WITH_AMX)
+constexpr uint32_t AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25;  // CPUID 7, edx
+
+// A process must ask Linux for tile registers once (arch_prctl(2)); its threads have them then.
+bool may_use_tiles() {
+    constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+#endif
 
 uint64_t saved_states() {
     uint32_t low, high;
@@ -39,7 +52,13 @@ int detect() {
     }
     const uint32_t wanted = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
     if ((states & ZMM_STATE) != ZMM_STATE || !all(b, wanted)) return int(Isa::AVX2);
-    return int(all(c, bit_AVX512VNNI) ? Isa::AVX512_VNNI : Isa::AVX512);
+    if (!all(c, bit_AVX512VNNI)) return int(Isa::AVX512);
+#if defined(LK_WITH_AMX)
+    if (all(d, AMX_TILE | AMX_INT8) && (states & TILE_STATE) == TILE_STATE && may_use_tiles()) {
+        return int(Isa::AMX);
+    }
+#endif
+    return int(Isa::AVX512_VNNI);
 }
 
 int best() {
@@ -75,12 +94,12 @@ extern "C" LK_API const char* lk_isas(void) {
 }
 
 extern "C" LK_API int32_t lk_force_isa(const char* name) {
-    for (int isa = 0; name != nullptr && isa < 3; ++isa) {
+    for (int isa = 0; name != nullptr && isa < 4; ++isa) {
         if (std::strcmp(name, lk::NAMES[isa]) != 0) continue;
         if (isa > lk::best()) return lk_fail("this processor has no %s: it has %s", name, lk_isa());
         lk::forced.store(isa, std::memory_order_relaxed);
         return 0;
     }
-    return lk_fail("no instruction set '%s': known are avx2, avx512, avx512-vnni",
+    return lk_fail("no instruction set '%s': known are avx2, avx512, avx512-vnni, amx",
                    name == nullptr ? "" : name);
 }

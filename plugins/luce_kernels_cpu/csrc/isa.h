@@ -6,7 +6,7 @@
 
 namespace lk {
 
-enum class Isa : int32_t { AVX2 = 0, AVX512 = 1, AVX512_VNNI = 2 };
+enum class Isa : int32_t { AVX2 = 0, AVX512 = 1, AVX512_VNNI = 2, AMX = 3 };
 
 // The best that the machine has, or what lk_force_isa chose. Weights keep the one of their packing.
 Isa current_isa();

@@ -14,13 +14,16 @@ struct Rows {
     const int8_t* q;
     const float* d;
     const float* s;
-    const int32_t* sums;  // [rows, sums_stride]: what `prepare` wrote
+    const int32_t* sums;  // what `prepare` wrote; narrow methods: [rows, sums_stride]
     const float* x;
     int64_t q_stride, d_stride, sums_stride, x_stride;
     const uint8_t* next;  // the tile that will be read after this one, or NULL
 };
 
-struct Kernel {
+// `sums` and `out` have room for whole ROWS_STEP rows.
+constexpr int ROWS_STEP = 16;
+
+struct Method {
     int32_t sums_per_block;  // 4-byte entries per row and 32 values
     // Fills `sums` for rows.count rows of `blocks` blocks; NULL if sums_per_block is 0.
     void (*prepare)(const Rows& rows, int64_t blocks, int32_t* sums);
@@ -28,6 +31,16 @@ struct Kernel {
     void (*tile)(const lk_weight& weight, int64_t tile, const Rows& rows, float* out,
                  uint8_t* work);
 };
+
+// Both methods give the same bits.
+struct Kernel {
+    Method narrow, wide;
+    int32_t wide_from;  // rows
+
+    const Method& method(int64_t rows) const { return rows < wide_from ? narrow : wide; }
+};
+
+constexpr Kernel one_method(Method method) { return {method, method, 0}; }
 
 constexpr int DECODE_VALUES = 256;  // the most values that a file block has
 constexpr int DECODED_BYTES = DECODE_VALUES * LANES * 4;
@@ -39,17 +52,23 @@ constexpr int64_t work_bytes(Layout layout, int64_t rows) {
 
 using QuantizeRow = void (*)(const float* x, int32_t k, int8_t* q, float* d, float* s);
 
-#define LK_DECLARE_ISA(NS)                            \
-    namespace NS {                                    \
-    const Kernel* find_legacy_kernel(int32_t type);   \
-    const Kernel* find_k_kernel(int32_t type);        \
-    const Kernel* find_float4_kernel(int32_t type);   \
-    const Kernel* find_float_kernel(Layout, int32_t); \
+#define LK_DECLARE_INT8(NS)                         \
+    namespace NS {                                  \
+    const Kernel* find_legacy_kernel(int32_t type); \
+    const Kernel* find_k_kernel(int32_t type);      \
+    const Kernel* find_float4_kernel(int32_t type); \
+    }
+#define LK_DECLARE_ISA(NS)                                                       \
+    LK_DECLARE_INT8(NS)                                                          \
+    namespace NS {                                                               \
+    const Kernel* find_float_kernel(Layout, int32_t);                            \
     void quantize_row(const float* x, int32_t k, int8_t* q, float* d, float* s); \
     }
 LK_DECLARE_ISA(avx2)
 LK_DECLARE_ISA(avx512)
 LK_DECLARE_ISA(avx512_vnni)
+LK_DECLARE_INT8(amx)
+#undef LK_DECLARE_INT8
 #undef LK_DECLARE_ISA
 
 // NULL if this instruction set has none for the format.

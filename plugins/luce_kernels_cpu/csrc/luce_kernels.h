@@ -239,7 +239,7 @@ LK_API double lk_peak_read(lk_pool* pool, int64_t bytes);
 
 // ---- library --------------------------------------------------------------------------------
 
-// "avx2", "avx512", "avx512-vnni"; lk_force_isa chooses one that the machine has (-1 if not).
+// "avx2", "avx512", "avx512-vnni", "amx"; lk_force_isa chooses one that the machine has (-1 if not).
 LK_API const char* lk_isa(void);
 // Those that the machine has, the best first, with a space between; empty if it has none.
 LK_API const char* lk_isas(void);

@@ -2,6 +2,7 @@
 // stay in the cache.
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "argmax.h"
 #include "formats.h"
@@ -11,36 +12,41 @@ namespace lk {
 namespace {
 
 constexpr int MOST_GROUP_ROWS = 64;
-constexpr int ROWS_STEP = 8;  // what kernels do at once
 constexpr int64_t ALIGN = 64;
 
 int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
+int64_t whole_steps(int64_t rows) { return (rows + ROWS_STEP - 1) / ROWS_STEP * ROWS_STEP; }
 
 // The worker's scratch of one group of rows.
 struct Scratch {
     float* out;     // [rows][16]
     Best* best;     // [rows]
-    int32_t* sums;  // [rows][sums_stride]
+    int32_t* sums;  // [rows * sums_stride]
     uint8_t* work;
 };
 
-int64_t sums_stride(const lk_weight& weight) {
-    return weight.kernel->sums_per_block * (weight.k / BLOCK);
+int64_t sums_stride(const lk_weight& weight, int64_t rows) {
+    return weight.kernel->method(rows).sums_per_block * (weight.k / BLOCK);
+}
+
+int64_t out_bytes(int64_t rows) { return aligned(whole_steps(rows) * LANES * 4); }
+int64_t sums_bytes(const lk_weight& weight, int64_t rows) {
+    return aligned(whole_steps(rows) * sums_stride(weight, rows) * 4);
 }
 
 int64_t scratch_bytes(const lk_weight& weight, int64_t rows) {
-    return aligned(rows * LANES * 4) + aligned(rows * int64_t(sizeof(Best))) +
-           aligned(rows * sums_stride(weight) * 4) + work_bytes(weight.format->layout, rows);
+    return out_bytes(rows) + aligned(rows * int64_t(sizeof(Best))) + sums_bytes(weight, rows) +
+           work_bytes(weight.format->layout, rows);
 }
 
 Scratch divide(uint8_t* at, const lk_weight& weight, int64_t rows) {
     Scratch scratch;
     scratch.out = reinterpret_cast<float*>(at);
-    at += aligned(rows * LANES * 4);
+    at += out_bytes(rows);
     scratch.best = reinterpret_cast<Best*>(at);
     at += aligned(rows * int64_t(sizeof(Best)));
     scratch.sums = reinterpret_cast<int32_t*>(at);
-    scratch.work = at + aligned(rows * sums_stride(weight) * 4);
+    scratch.work = at + sums_bytes(weight, rows);
     return scratch;
 }
 
@@ -53,14 +59,14 @@ int64_t group_rows(const lk_weight& weight, int64_t rows, int64_t scratch) {
     if (scratch_bytes(weight, most) > scratch) std::abort();  // see lk_matmul_args
     const int64_t groups = (rows + most - 1) / most;
     const int64_t even = (rows + groups - 1) / groups;
-    return std::min(most, (even + ROWS_STEP - 1) / ROWS_STEP * ROWS_STEP);
+    return std::min(most, whole_steps(even));
 }
 
 Rows group_of(const lk_matmul_args& a, int64_t first, int64_t count, const Scratch& scratch) {
     Rows rows{};
     rows.count = int(count);
     rows.sums = scratch.sums;
-    rows.sums_stride = sums_stride(*a.weight);
+    rows.sums_stride = sums_stride(*a.weight, count);
     if (a.weight->format->layout == Layout::INT8) {
         rows.q = a.xq.q + first * a.xq.q_stride;
         rows.d = a.xq.d + first * a.xq.d_stride;
@@ -74,23 +80,34 @@ Rows group_of(const lk_matmul_args& a, int64_t first, int64_t count, const Scrat
     return rows;
 }
 
-// Bias, then residual, then what is asked for: values, and the best of them.
-void finish_row(const lk_matmul_args& a, int64_t row, int64_t column, int lanes, float* values,
-                Best* best) {
+// Bias, then residual, then what is asked for: values, and the best of them. Inline, so that loops
+// over a whole tile's lanes have a count that the compiler knows.
+inline __attribute__((always_inline)) void finish_rows(const lk_matmul_args& a, int64_t first_row,
+                                                       int count, int64_t column, int lanes,
+                                                       float* values, Best* best) {
     if (a.bias != nullptr) {
-        for (int i = 0; i < lanes; ++i) values[i] += a.bias[column + i];
+        for (int r = 0; r < count; ++r) {
+            for (int i = 0; i < lanes; ++i) values[r * LANES + i] += a.bias[column + i];
+        }
     }
     if (a.residual.data != nullptr) {
-        const float* residual = a.residual.data + row * a.residual.stride + column;
-        for (int i = 0; i < lanes; ++i) values[i] += residual[i];
+        const float* residual = a.residual.data + first_row * a.residual.stride + column;
+        for (int r = 0; r < count; ++r, residual += a.residual.stride) {
+            for (int i = 0; i < lanes; ++i) values[r * LANES + i] += residual[i];
+        }
     }
     if (a.out.data != nullptr) {
-        float* out = a.out.data + row * a.out.stride + column;
-        for (int i = 0; i < lanes; ++i) out[i] = values[i];
+        float* out = a.out.data + first_row * a.out.stride + column;
+        for (int r = 0; r < count; ++r, out += a.out.stride) {
+            std::memcpy(out, values + r * LANES, size_t(lanes) * sizeof *out);
+        }
     }
     if (a.argmax == nullptr) return;
-    for (int i = 0; i < lanes; ++i) {
-        if (is_better(values[i], *best)) *best = {values[i], int32_t(column + i)};
+    for (int r = 0; r < count; ++r) {
+        for (int i = 0; i < lanes; ++i) {
+            const float value = values[r * LANES + i];
+            if (is_better(value, best[r])) best[r] = {value, int32_t(column + i)};
+        }
     }
 }
 
@@ -105,15 +122,18 @@ void fetch_out(const lk_matmul_args& a, int64_t first_row, int64_t count, int64_
 void run_tiles(const lk_matmul_args& a, int64_t first_row, Rows rows,
                const Scratch& scratch, const lk_worker& worker) {
     const lk_weight& weight = *a.weight;
+    const Method& method = weight.kernel->method(rows.count);
     const int64_t last = weight.tiles * (worker.index + 1) / worker.count;
     for (int64_t tile = weight.tiles * worker.index / worker.count; tile < last; ++tile) {
         rows.next = tile + 1 < last ? weight.tile(tile + 1) : nullptr;
         const int64_t column = tile * LANES;
         fetch_out(a, first_row, rows.count, column);
-        weight.kernel->tile(weight, tile, rows, scratch.out, scratch.work);
-        const int lanes = int(std::min<int64_t>(LANES, weight.n - column));
-        for (int r = 0; r < rows.count; ++r) {
-            finish_row(a, first_row + r, column, lanes, scratch.out + r * LANES, scratch.best + r);
+        method.tile(weight, tile, rows, scratch.out, scratch.work);
+        const int64_t left = weight.n - column;
+        if (left >= LANES) {
+            finish_rows(a, first_row, rows.count, column, LANES, scratch.out, scratch.best);
+        } else {
+            finish_rows(a, first_row, rows.count, column, int(left), scratch.out, scratch.best);
         }
     }
 }
@@ -149,9 +169,8 @@ void lk_matmul(const void* args, const lk_batch* batch, lk_worker* worker) {
         const int64_t count = std::min(step, all - first);
         const Scratch scratch = divide(worker->scratch, weight, count);
         const Rows rows = group_of(a, first, count, scratch);
-        if (weight.kernel->prepare != nullptr) {
-            weight.kernel->prepare(rows, weight.k / BLOCK, scratch.sums);
-        }
+        const auto prepare = weight.kernel->method(count).prepare;
+        if (prepare != nullptr) prepare(rows, weight.k / BLOCK, scratch.sums);
         for (int r = 0; r < rows.count; ++r) scratch.best[r] = {0.0f, -1};
         run_tiles(a, first, rows, scratch, *worker);
         if (a.argmax != nullptr) reduce_best(a, first, rows.count, scratch, worker);

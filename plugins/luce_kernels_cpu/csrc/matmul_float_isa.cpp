@@ -170,10 +170,10 @@ void block_tile(const lk_weight& weight, int64_t tile, const Rows& rows, float* 
     finish(rows.count, sums);
 }
 
-constexpr Kernel F32_KERNEL = {0, nullptr, plain_tile<F32>};
-constexpr Kernel F16_KERNEL = {0, nullptr, plain_tile<F16>};
-constexpr Kernel BF16_KERNEL = {0, nullptr, plain_tile<Bf16>};
-constexpr Kernel BLOCK_KERNEL = {0, nullptr, block_tile};
+constexpr Kernel F32_KERNEL = one_method({0, nullptr, plain_tile<F32>});
+constexpr Kernel F16_KERNEL = one_method({0, nullptr, plain_tile<F16>});
+constexpr Kernel BF16_KERNEL = one_method({0, nullptr, plain_tile<Bf16>});
+constexpr Kernel BLOCK_KERNEL = one_method({0, nullptr, block_tile});
 
 }  // namespace
 

@@ -6,7 +6,7 @@
 #define LUCE_SIMD_H
 
 #ifndef LK_ISA_NS
-#error "LK_ISA_NS names the namespace of the instruction set: avx2, avx512 or avx512_vnni"
+#error "LK_ISA_NS names the namespace of the instruction set: avx2, avx512, avx512_vnni or amx"
 #endif
 
 #if defined(__AVX512F__)

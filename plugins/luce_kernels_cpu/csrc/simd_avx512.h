@@ -62,9 +62,12 @@ static inline Floats f_from_ints(Ints x) { return _mm512_cvtepi32_ps(x); }
 
 static inline Ints i_zero() { return _mm512_setzero_si512(); }
 static inline Ints i_all(int32_t x) { return _mm512_set1_epi32(x); }
+static inline Ints i_load(const int32_t* p) { return _mm512_loadu_si512(p); }
 
 static inline Bytes b_load(const uint8_t* p) { return _mm512_loadu_si512(p); }
 static inline Bytes b_all(uint8_t x) { return _mm512_set1_epi8(char(x)); }
+static inline void b_store(uint8_t* p, Bytes x) { _mm512_storeu_si512(p, x); }
+static inline Bytes b_sub(Bytes a, Bytes b) { return _mm512_sub_epi8(a, b); }
 static inline Bytes b_and(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
 // base | (field & mask)
 static inline Bytes b_merge(Bytes base, Bytes field, Bytes mask) {

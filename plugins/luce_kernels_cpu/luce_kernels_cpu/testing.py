@@ -27,7 +27,7 @@ from luce_kernels_cpu.views import (
 )
 from luce_kernels_cpu.weight_types import WEIGHT_TYPES
 
-ISAS = ("avx2", "avx512", "avx512-vnni")
+ISAS = ("avx2", "avx512", "avx512-vnni", "amx")
 TYPES = tuple(sorted(WEIGHT_TYPES))
 BATCH = structs.Batch()
 

@@ -42,6 +42,7 @@ def build(tmp_path, monkeypatch) -> ModuleType:
     monkeypatch.setattr(module, "SOURCES", sources)
     monkeypatch.setattr(module, "find_compiler", lambda: "cc")
     monkeypatch.setattr(module, "_run", run)
+    monkeypatch.setattr(module, "_knows_amx", lambda compiler: False)
     return module
 
 
@@ -64,6 +65,17 @@ def test_kernels_are_compiled_once_per_instruction_set(build, tmp_path) -> None:
         "plain.cpp",
     ]
     assert (tmp_path / "out.so").exists()
+
+
+def test_tile_registers_are_used_where_compiler_and_source_do(build, tmp_path, monkeypatch) -> None:
+    (tmp_path / "csrc" / "int8_wide.h").write_text("")
+    (tmp_path / "csrc" / "wide.cpp").write_text(
+        '#include "int8_wide.h"\nnamespace lk::LK_ISA_NS {}\n'
+    )
+    monkeypatch.setattr(build, "_knows_amx", lambda compiler: True)
+    tiled = [unit for unit in compiled(build, tmp_path / "out.so") if unit.endswith("=amx")]
+    assert tiled == ["wide.cpp -DLK_ISA_NS=amx"]
+    assert all("-DLK_WITH_AMX" in call for call in build.calls if "-c" in call)
 
 
 def test_only_what_includes_a_changed_header_is_compiled_again(build, tmp_path) -> None:

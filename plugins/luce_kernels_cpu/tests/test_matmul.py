@@ -96,11 +96,12 @@ def test_bits_of_a_row_know_neither_company_nor_workers(qtype: str, isa: str) ->
             assert same_bits(alone, together[start : start + rows]), (workers, rows)
 
 
+@pytest.mark.parametrize("rows", [11, 37])  # few for any kernel; many, the last panel in part
 @pytest.mark.parametrize("qtype", TYPES)
-def test_instruction_sets_give_the_same_bits(qtype: str) -> None:
+def test_instruction_sets_give_the_same_bits(qtype: str, rows: int) -> None:
     usual = native().lk_isa().decode()
-    k = columns_of(qtype)
-    x, outputs = activations(11, k) * 3, []
+    k = 3 * columns_of(qtype)
+    x, outputs = activations(rows, k) * 3, []
     for name in ISAS:
         if force_isa(name):
             weight = packed(qtype, N, k)
@@ -110,8 +111,9 @@ def test_instruction_sets_give_the_same_bits(qtype: str) -> None:
     assert all(same_bits(out, outputs[0]) for out in outputs)
 
 
+@pytest.mark.parametrize("rows", [2, 32])
 @pytest.mark.parametrize("qtype", ["Q8_0", "IQ4_NL", "Q6_K", "Q5_1"])
-def test_largest_codes_do_not_saturate(qtype: str, isa: str) -> None:
+def test_largest_codes_do_not_saturate(qtype: str, rows: int, isa: str) -> None:
     """All activations at 127 steps against random and extreme weights: int dots stay exact."""
     k = 512
     weight = random_weight(qtype, N, k)
@@ -122,7 +124,7 @@ def test_largest_codes_do_not_saturate(qtype: str, isa: str) -> None:
         codes[N // 2 :] = 0x7F
     native_weight = NativeWeight(pool(2), type(weight)("w", weight.qtype, (N, k), blocks))
     w = type(weight)("w", weight.qtype, (N, k), blocks).dequantize().double()
-    x = torch.ones(2, k) * torch.tensor([[1.0], [-1.0]])
+    x = torch.ones(rows, k) * torch.tensor([[1.0], [-1.0]]).repeat(rows // 2, 1)
     out = matmul(pool(2), native_weight, x)
     exact = as_read(native_weight, x) @ w.T
     assert ((out.double() - exact).abs() <= FLOAT_ERROR * w.abs().sum(1)).all()
@@ -206,13 +208,14 @@ def test_argmax_of_ties_and_of_what_is_no_number_is_as_in_torch(workers: int) ->
 def test_a_row_with_no_number_becomes_no_numbers_and_others_do_not(
     qtype: str, bad: float, isa: str
 ) -> None:
-    weight, x = packed(qtype, N, 256), activations(5, 256)
-    clean = matmul(pool(2), weight, x)
-    x[3, 77] = bad
-    out = matmul(pool(2), weight, x)
-    assert not out[3].isfinite().any()
-    keep = [0, 1, 2, 4]
-    assert same_bits(out[keep], clean[keep])
+    for rows in (5, 21):
+        weight, x = packed(qtype, N, 256), activations(rows, 256)
+        clean = matmul(pool(2), weight, x)
+        x[3, 77] = bad
+        out = matmul(pool(2), weight, x)
+        assert not out[3].isfinite().any()
+        keep = [row for row in range(rows) if row != 3]
+        assert same_bits(out[keep], clean[keep])
 
 
 def test_infinite_sums_of_float_weights_stay_infinite(isa: str) -> None:
