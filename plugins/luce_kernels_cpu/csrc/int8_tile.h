@@ -193,7 +193,7 @@ namespace LK_ISA_NS {
 template <class F>
 constexpr Kernel int8_kernel() {
 #if defined(__AMX_INT8__)
-    return {narrow_method<F>(), wide_method<F>(), wide_from<F>()};
+    return {narrow_method<F>(), wide_method<F>(), WIDE_FROM};
 #else
     return one_method(narrow_method<F>());
 #endif

@@ -21,6 +21,7 @@ namespace lk {
 namespace LK_ISA_NS {
 
 constexpr int PANEL = 16;
+constexpr int WIDE_FROM = PANEL;  // rows; fewer are no faster
 // Of a chunk, per row. While a tile instruction is under way vector instructions run at half their
 // rate, so that few changes between the two kinds pay; but all of a chunk must stay in the
 // first-level cache.
@@ -182,11 +183,6 @@ static void wide_tile(const lk_weight& weight, int64_t index, const Rows& rows, 
     tile_release();
 }
 
-// Rows from which this is faster.
-template <class F>
-constexpr int wide_from() {
-    return F::HALVES == 1 ? 12 : 16;
-}
 template <class F>
 constexpr Method wide_method() {
     return {panel_entries<F>(), prepare_panels<F>, wide_tile<F>};
