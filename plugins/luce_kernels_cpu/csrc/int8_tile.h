@@ -39,16 +39,9 @@ constexpr int block_bytes() {
 }
 
 template <class F>
-static inline Ints dot_groups(Ints sum, const Bytes* w, const int8_t* q, int first, int last) {
-#pragma GCC unroll 8
-    for (int g = first; g < last; ++g) {
-        if constexpr (F::WIDE) {
-            sum = dot4_offset(sum, w[g], q + 4 * g);
-        } else {
-            sum = dot4(sum, w[g], q + 4 * g);
-        }
-    }
-    return sum;
+static inline Ints dot_group(Ints sum, Bytes w, const int8_t* q) {
+    if constexpr (F::WIDE) return dot4_offset(sum, w, q);
+    return dot4(sum, w, q);
 }
 
 // The next tile is asked for while this one is multiplied: arithmetic fills the window of pending
@@ -57,6 +50,52 @@ template <class F>
 static inline void fetch_block(const uint8_t* at) {
     for (int i = 0; i < block_bytes<F>(); i += 64) {
         _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T0);
+    }
+}
+
+// Where one block of the activations starts.
+struct BlockRows {
+    const int8_t* q;
+    const float* d;
+    const float* s;
+    const int32_t* sums;
+    int64_t q_stride, d_stride, sums_stride;
+};
+
+// Adds a block's products to the sums of M rows. Rows take turns: a row's dot is a chain in which
+// each link waits for the one before. TURN is 1 where dots need registers of their own.
+template <class F, int M>
+static inline __attribute__((always_inline)) void add_block(const Bytes* w, const Floats* scale,
+                                                            const Floats* minimum,
+                                                            const BlockRows& at, Floats* sum) {
+    constexpr int STEP = 8 / F::HALVES;
+#pragma GCC unroll 2
+    for (int half = 0; half < F::HALVES; ++half) {
+        Ints dot[M];
+#pragma GCC unroll 8
+        for (int r = 0; r < M; ++r) {
+            dot[r] = has_offset<F>() ? i_all(at.sums[r * at.sums_stride + half]) : i_zero();
+        }
+#pragma GCC unroll 8
+        for (int g = half * STEP; g < half * STEP + STEP; ++g) {
+#pragma GCC unroll 8
+            for (int r = 0; r < M; ++r) {
+                dot[r] = dot_group<F>(dot[r], w[g], at.q + r * at.q_stride + 4 * g);
+            }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < M; ++r) {
+            const Floats row_d = f_all(at.d[r * at.d_stride]);
+            sum[r] = f_fma(scale[half], f_mul(row_d, f_from_ints(dot[r])), sum[r]);
+            if constexpr (F::MINIMA == 1) {
+                sum[r] = f_fma(minimum[0], f_all(at.s[r * at.d_stride]), sum[r]);
+            }
+            if constexpr (F::MINIMA == 2) {
+                float scaled;
+                __builtin_memcpy(&scaled, at.sums + r * at.sums_stride + half, 4);
+                sum[r] = f_fma(minimum[half], f_all(scaled), sum[r]);
+            }
+        }
     }
 }
 
@@ -91,25 +130,10 @@ static void int8_rows(const uint8_t* codes, const uint8_t* side, int64_t file_bl
             Floats scale[HALVES], minimum[HALVES];
             F::side(side, header, scale, minimum);
 #pragma GCC unroll 8
-            for (int r = 0; r < M; ++r) {
-                const int8_t* row_q = q + r * q_stride;
-                const Floats row_d = f_all(d[r * d_stride]);
-#pragma GCC unroll 2
-                for (int half = 0; half < HALVES; ++half) {
-                    constexpr int STEP = 8 / HALVES;
-                    Ints dot = i_zero();
-                    if constexpr (has_offset<F>()) dot = i_all(sums[r * sums_stride + half]);
-                    dot = dot_groups<F>(dot, w, row_q, half * STEP, half * STEP + STEP);
-                    sum[r] = f_fma(scale[half], f_mul(row_d, f_from_ints(dot)), sum[r]);
-                    if constexpr (F::MINIMA == 2) {
-                        float at;
-                        __builtin_memcpy(&at, sums + r * sums_stride + half, 4);
-                        sum[r] = f_fma(minimum[half], f_all(at), sum[r]);
-                    }
-                }
-                if constexpr (F::MINIMA == 1) {
-                    sum[r] = f_fma(minimum[0], f_all(s[r * d_stride]), sum[r]);
-                }
+            for (int r = 0; r < M; r += TURN) {
+                const BlockRows at{q + r * q_stride, d + r * d_stride, s + r * d_stride,
+                                   sums + r * sums_stride, q_stride, d_stride, sums_stride};
+                add_block<F, (M < TURN ? M : TURN)>(w, scale, minimum, at, sum + r);
             }
             codes += planes_bytes(F::PLANES);
             side += F::SUB_BYTES;

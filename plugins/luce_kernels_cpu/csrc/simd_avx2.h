@@ -11,6 +11,7 @@ struct Ints { __m256i lo, hi; };   // the same
 struct Bytes { __m256i lo, hi; };  // 8 lanes of 4 consecutive k, twice
 
 constexpr int MAX_ROWS = 4;
+constexpr int TURN = 1;
 
 static inline Floats f_zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 static inline Floats f_all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }

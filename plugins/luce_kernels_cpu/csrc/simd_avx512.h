@@ -93,6 +93,7 @@ static inline __m512i four_quants(const int8_t* q) {
 
 #if defined(__AVX512VNNI__)
 
+constexpr int TURN = MAX_ROWS;
 // Lane sums of w * q over 4 k; w unsigned.
 static inline Ints dot4(Ints sum, Bytes w, const int8_t* q) {
     return _mm512_dpbusd_epi32(sum, w, four_quants(q));
@@ -104,6 +105,7 @@ static inline Ints dot4_offset(Ints sum, Bytes w, const int8_t* q) { return dot4
 
 #else
 
+constexpr int TURN = 1;
 static inline Ints pairs_to_sum(Ints sum, __m512i pairs) {
     return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 }
