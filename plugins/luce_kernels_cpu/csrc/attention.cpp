@@ -20,6 +20,7 @@ struct workspace {
     softmax_state state[MAX_LINES];
     softmax_state part_state[MAX_LINES];
     int32_t keys[MAX_LINES];  // that each line sees
+    const attention_unit* following;  // that this worker does next, or NULL
 };
 
 int64_t line_floats(int32_t dim) { return dim + LK_KV_PART + 2 * (int64_t)padded(dim); }
@@ -50,16 +51,11 @@ void find_rows(const lk_cache& cache, const int32_t* table, int32_t kv_head, int
     found->count = limited(end - position, KV_KEYS);
     const int64_t step = (int64_t)cache.kv_heads * found->bytes;
     int32_t index = position / cache.block_size, offset = position % cache.block_size;
-    const uint8_t* row = nullptr;
-    for (int32_t i = 0; i < found->count; i++, offset++) {
-        if (offset == cache.block_size) {
-            offset = 0;
-            index++;
-        }
-        row = i == 0 || offset == 0
-                  ? cache_row(&cache, (int64_t)table[index] * cache.block_size + offset, kv_head)
-                  : row + step;
-        found->row[i] = row;
+    for (int32_t i = 0; i < found->count; index++, offset = 0) {
+        const uint8_t* row =
+            cache_row(&cache, (int64_t)table[index] * cache.block_size + offset, kv_head);
+        const int32_t stop = limited(i + cache.block_size - offset, found->count);
+        for (; i < stop; i++, row += step) found->row[i] = row;
     }
 }
 
@@ -74,20 +70,44 @@ void score_part(const attention_plan& plan, const attention_unit& unit, int32_t 
     const lk_cache& following = plan.args->v_cache;
     const int32_t* table = segment_table(plan, unit.segment);
     const block_reader read = key_reader(cache.type);
+    const few_keys few = find_few_keys(cache.type, plan.dim);
+    const bool turns = unit.lines <= FEW_LINES && few.turn != nullptr;
     stored_rows rows, next;
     find_rows(cache, table, unit.kv_head, begin, end, &rows);
     for (int32_t at = begin; at < end; at += KV_KEYS, rows = next) {
         const bool last = at + KV_KEYS >= end;
         find_rows(last ? following : cache, table, unit.kv_head, last ? begin : at + KV_KEYS, end,
                   &next);
-        read(rows, next, plan.dim, work->block);
+        if (turns) {
+            prefetch_rows(next);
+            few.turn(rows, plan.dim, (uint8_t*)work->block);
+        } else {
+            read(rows, next, plan.dim, work->block);
+        }
         for (int32_t line = 0; line < unit.lines; line += TILE_ROWS) {
             const int32_t lines = limited(unit.lines - line, TILE_ROWS);
             const int32_t seen = limited(work->keys[line + lines - 1] - at, rows.count);
-            score_block(lines, work->q + (int64_t)line * plan.dim, plan.dim, work->block, seen,
-                        work->scores + (int64_t)line * LK_KV_PART + at - begin, LK_KV_PART);
+            const float* q = work->q + (int64_t)line * plan.dim;
+            float* scores = work->scores + (int64_t)line * LK_KV_PART + at - begin;
+            if (turns) {
+                few.score(lines, q, plan.dim, (const uint8_t*)work->block, seen, scores,
+                          LK_KV_PART);
+            } else {
+                score_block(lines, q, plan.dim, work->block, seen, scores, LK_KV_PART);
+            }
         }
     }
+}
+
+// The rows that are read first after a part: of its next part, or of the following unit.
+void find_next_rows(const attention_plan& plan, const attention_unit& unit, int32_t end,
+                    bool goes_on, const workspace* work, stored_rows* found) {
+    const attention_unit* next = goes_on ? &unit : work->following;
+    found->count = 0;
+    if (next == nullptr) return;
+    find_rows(plan.args->k_cache, segment_table(plan, next->segment), next->kv_head,
+              goes_on ? end : next->part * LK_KV_PART,
+              tile_keys(plan, next->segment, next->line, next->lines), found);
 }
 
 // Weighted values of a part onto the sums of all lines. `goes_on`: its next part follows.
@@ -96,31 +116,42 @@ void value_part(const attention_plan& plan, const attention_unit& unit, int32_t 
     const lk_cache& cache = plan.args->v_cache;
     const int32_t* table = segment_table(plan, unit.segment);
     const block_reader read = value_reader(cache.type);
+    const few_values few =
+        unit.lines <= FEW_LINES ? find_few_values(cache.type, plan.dim) : nullptr;
     stored_rows rows, next;
+    const auto weigh = [&](int32_t lines, const float* weights, int32_t from, int32_t keys,
+                           float* out) {
+        if (few != nullptr) {
+            few(lines, weights, LK_KV_PART, rows, from, keys, out, plan.width);
+        } else {
+            value_block(lines, weights, LK_KV_PART, work->block + (int64_t)from * plan.width, keys,
+                        out, plan.width);
+        }
+    };
     find_rows(cache, table, unit.kv_head, begin, end, &rows);
     for (int32_t at = begin; at < end; at += KV_KEYS, rows = next) {
-        if (at + KV_KEYS < end || !goes_on) {
+        if (at + KV_KEYS < end) {
             find_rows(cache, table, unit.kv_head, at + KV_KEYS, end, &next);
         } else {
-            find_rows(plan.args->k_cache, table, unit.kv_head, end,
-                      tile_keys(plan, unit.segment, unit.line, unit.lines), &next);
+            find_next_rows(plan, unit, end, goes_on, work, &next);
         }
-        read(rows, next, plan.dim, work->block);
+        if (few != nullptr) {
+            prefetch_rows(next);
+        } else {
+            read(rows, next, plan.dim, work->block);
+        }
         for (int32_t line = 0; line < unit.lines; line += TILE_ROWS) {
             const int32_t lines = limited(unit.lines - line, TILE_ROWS);
             const float* weights = work->scores + (int64_t)line * LK_KV_PART + at - begin;
             float* out = sums + (int64_t)line * plan.width;
             const int32_t shared = limited(work->keys[line] - at, rows.count);
-            if (shared) {
-                value_block(lines, weights, LK_KV_PART, work->block, shared, out, plan.width);
-            }
+            if (shared) weigh(lines, weights, 0, shared, out);
             // A key that a line does not see may hold NaN: it must not even be weighed with 0.
             for (int32_t i = 1; i < lines; i++) {
                 const int32_t seen = limited(work->keys[line + i] - at, rows.count);
                 if (seen == shared) continue;
-                value_block(1, weights + (int64_t)i * LK_KV_PART + shared, LK_KV_PART,
-                            work->block + (int64_t)shared * plan.width, seen - shared,
-                            out + (int64_t)i * plan.width, plan.width);
+                weigh(1, weights + (int64_t)i * LK_KV_PART + shared, shared, seen - shared,
+                      out + (int64_t)i * plan.width);
             }
         }
     }
@@ -238,11 +269,13 @@ void attention(const void* record, const lk_batch* batch, lk_worker* worker) {
     const lk_attention_args* args = (const lk_attention_args*)record;
     const int32_t dim = args->k_cache.dim;
     attention_plan plan = {args, batch, dim, padded(dim), args->heads / args->k_cache.kv_heads,
-                           lines_that_fit(dim, worker), false};
+                           lines_that_fit(dim, worker), 0, false};
+    // One worker gains the order of the memory only, which many lines gain nothing from.
+    plan.split_lines = worker->count > 1 || plan.tile < FEW_LINES ? plan.tile : FEW_LINES;
     workspace work;
     lay_out(&work, plan, worker);
 
-    if (worker->count > 1 && args->partials != nullptr) {
+    if (args->partials != nullptr) {
         int64_t partials = 0;
         for (int32_t segment = 0; segment < batch->segments; segment++)
             partials += segment_partials(plan, segment);
@@ -253,13 +286,19 @@ void attention(const void* record, const lk_batch* batch, lk_worker* worker) {
     int64_t total = 0;
     each_unit(plan, [&](const attention_unit& unit) { total += unit_cost(plan, unit); });
     int64_t before = 0;
+    attention_unit mine = {};  // found last, not yet done; no lines: none
     each_unit(plan, [&](const attention_unit& unit) {
         const int64_t cost = unit_cost(plan, unit);
         // The worker in whose share of the total the unit's middle lies.
         const int64_t owner = (2 * before + cost) * worker->count / (2 * total);
         before += cost;
-        if (owner == worker->index) run_unit(plan, unit, &work);
+        if (owner != worker->index) return;
+        work.following = &unit;
+        if (mine.lines) run_unit(plan, mine, &work);
+        mine = unit;
     });
+    work.following = nullptr;
+    if (mine.lines) run_unit(plan, mine, &work);
 
     if (plan.split) {
         lk_barrier(worker);

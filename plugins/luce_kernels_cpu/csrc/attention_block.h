@@ -76,6 +76,10 @@ static inline void prefetch_row(const stored_rows& rows, int key) {
         _mm_prefetch((const char*)rows.row[key] + at, _MM_HINT_T0);
 }
 
+static inline void prefetch_rows(const stored_rows& rows) {
+    for (int key = 0; key < rows.count; key++) prefetch_row(rows, key);
+}
+
 // The key rows -> columns [KV_KEYS / TILE_WIDTH][dim][TILE_WIDTH]; columns beyond the
 // keys are 0 up to whole vectors, and stay as they are from there.
 template <int TYPE>

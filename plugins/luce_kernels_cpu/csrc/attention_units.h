@@ -5,7 +5,7 @@
 #ifndef LUCE_ATTENTION_UNITS_H
 #define LUCE_ATTENTION_UNITS_H
 
-#include "attention_tile.h"
+#include "attention_few.h"
 
 namespace lk {
 namespace LK_ISA_NS {
@@ -28,7 +28,8 @@ struct attention_plan {
     int32_t dim, width;      // of a head; padded to whole vectors
     int32_t group;           // heads per KV head
     int32_t tile;            // most lines of a unit
-    bool split;              // short segments are cut into parts, with partial results
+    int32_t split_lines;     // most lines of a segment that is cut into parts
+    bool split;              // such segments are, with partial results
 };
 
 static inline int32_t segment_rows(const lk_batch* batch, int32_t segment) {
@@ -53,10 +54,10 @@ static inline int32_t part_count(int32_t keys) { return (keys + LK_KV_PART - 1) 
 static inline int64_t partial_floats(const attention_plan& plan) { return plan.width + 2; }
 
 // Partial results that a segment needs if it is cut into parts: [kv head][part][line]; 0 if it is
-// not cut, being one part or more than one tile.
+// not cut, being one part or too long.
 static inline int64_t segment_partials(const attention_plan& plan, int32_t segment) {
     const int32_t lines = segment_rows(plan.batch, segment) * plan.group;
-    if (lines == 0 || lines > plan.tile) return 0;
+    if (lines == 0 || lines > plan.split_lines) return 0;
     const int32_t parts = part_count(tile_keys(plan, segment, 0, lines));
     return parts == 1 ? 0 : (int64_t)lines * parts * plan.args->k_cache.kv_heads;
 }
@@ -71,6 +72,8 @@ static inline int64_t unit_cost(const attention_plan& plan, const attention_unit
     return keys * (unit.lines + READ_COST);
 }
 
+// Units of a segment that is cut into parts go by part, then head: the rows of a position lie
+// side by side, so that memory is read in order.
 template <typename Visit>
 static inline void each_unit(const attention_plan& plan, Visit visit) {
     const int32_t kv_heads = plan.args->k_cache.kv_heads;
@@ -78,27 +81,18 @@ static inline void each_unit(const attention_plan& plan, Visit visit) {
     for (int32_t segment = 0; segment < plan.batch->segments; segment++) {
         const int32_t lines = segment_rows(plan.batch, segment) * plan.group;
         const int64_t partials = plan.split ? segment_partials(plan, segment) : 0;
-        for (int32_t kv_head = 0; kv_head < kv_heads; kv_head++) {
+        const int32_t all = lines ? part_count(tile_keys(plan, segment, 0, lines)) : 0;
+        for (int32_t part = 0; partials && part < all; part++) {
+            for (int32_t kv_head = 0; kv_head < kv_heads; kv_head++) {
+                const int64_t at = partial + ((int64_t)kv_head * all + part) * lines;
+                visit(attention_unit{segment, kv_head, 0, lines, part, 1, at});
+            }
+        }
+        for (int32_t kv_head = 0; partials == 0 && kv_head < kv_heads; kv_head++) {
             for (int32_t line = 0; line < lines; line += plan.tile) {
-                attention_unit unit;
-                unit.segment = segment;
-                unit.kv_head = kv_head;
-                unit.line = line;
-                unit.lines = lines - line < plan.tile ? lines - line : plan.tile;
-                const int32_t parts = part_count(tile_keys(plan, segment, line, unit.lines));
-                if (partials == 0) {
-                    unit.part = 0;
-                    unit.parts = parts;
-                    unit.partial = -1;
-                    visit(unit);
-                    continue;
-                }
-                for (int32_t part = 0; part < parts; part++) {
-                    unit.part = part;
-                    unit.parts = 1;
-                    unit.partial = partial + ((int64_t)kv_head * parts + part) * lines;
-                    visit(unit);
-                }
+                const int32_t count = lines - line < plan.tile ? lines - line : plan.tile;
+                const int32_t parts = part_count(tile_keys(plan, segment, line, count));
+                visit(attention_unit{segment, kv_head, line, count, 0, parts, -1});
             }
         }
         partial += partials;

@@ -173,8 +173,9 @@ typedef struct lk_attention_args {
     int32_t heads;
     float scale;
     lk_rows out;
-    float* partials;         // shared by the workers; NULL, or too small: fewer workers can share
-    int64_t partials_bytes;  // one sequence. ceil(keys / LK_KV_PART) * heads * (dim + 18) floats a row
+    float* partials;         // shared by the workers, who cut short segments into parts with it;
+    int64_t partials_bytes;  // NULL, or too small: a segment's head is one worker's.
+                             // ceil(keys / LK_KV_PART) * heads * (dim + 18) floats a row
 } lk_attention_args;
 
 typedef struct lk_swiglu_args {

@@ -1,0 +1,246 @@
+// Attention of few lines, for which making floats of a block of keys or values costs more than the
+// arithmetic on them: keys are turned as they are stored, several to a lane, and widened where they
+// are used; values are widened from the cache. The chains are those of attention_tile.h.
+#ifndef LUCE_ATTENTION_FEW_H
+#define LUCE_ATTENTION_FEW_H
+
+#include "attention_tile.h"
+
+namespace lk {
+namespace LK_ISA_NS {
+
+constexpr int FEW_LINES = 2 * TILE_ROWS;
+
+// Adds weighted values of `keys` rows, at most TILE_ROWS lines: as value_block.
+using few_values = void (*)(int lines, const float* weights, int64_t weights_stride,
+                            const stored_rows& rows, int from, int keys, float* sums, int width);
+
+template <int TYPE, int MR>
+static void weigh_rows(const float* weights, int64_t weights_stride, const uint8_t* const* rows,
+                       int keys, float* sums, int width) {
+    for (int at = 0; at < width; at += TILE_WIDTH) {
+        vf sum[MR][TILE_VECTORS];
+        for (int r = 0; r < MR; r++)
+            for (int v = 0; v < TILE_VECTORS; v++)
+                sum[r][v] = load(sums + (int64_t)r * width + at + v * W);
+        for (int key = 0; key < keys; key++) {
+            vf value[TILE_VECTORS];
+            for (int v = 0; v < TILE_VECTORS; v++) {
+                value[v] = cached_values<TYPE>(rows[key], at + v * W);
+                in_register(value[v]);
+            }
+            for (int r = 0; r < MR; r++) {
+                const vf x = set1(weights[r * weights_stride + key]);
+                for (int v = 0; v < TILE_VECTORS; v++) sum[r][v] = fma(x, value[v], sum[r][v]);
+            }
+        }
+        for (int r = 0; r < MR; r++)
+            for (int v = 0; v < TILE_VECTORS; v++)
+                store(sums + (int64_t)r * width + at + v * W, sum[r][v]);
+    }
+}
+
+template <int TYPE>
+static void weigh_few(int lines, const float* weights, int64_t weights_stride,
+                      const stored_rows& rows, int from, int keys, float* sums, int width) {
+    const uint8_t* const* at = rows.row + from;
+    switch (lines) {
+        case 1: weigh_rows<TYPE, 1>(weights, weights_stride, at, keys, sums, width); break;
+        case 2: weigh_rows<TYPE, 2>(weights, weights_stride, at, keys, sums, width); break;
+        case 3: weigh_rows<TYPE, 3>(weights, weights_stride, at, keys, sums, width); break;
+        case 4: weigh_rows<TYPE, 4>(weights, weights_stride, at, keys, sums, width); break;
+        case 5: weigh_rows<TYPE, 5>(weights, weights_stride, at, keys, sums, width); break;
+        default: weigh_rows<TYPE, 6>(weights, weights_stride, at, keys, sums, width); break;
+    }
+}
+
+// NULL where values must be made floats first.
+static inline few_values find_few_values(int32_t type, int dim) {
+    if (dim % TILE_WIDTH) return nullptr;
+    switch (type) {
+        case LK_F32: return weigh_few<LK_F32>;
+        case LK_F16: return weigh_few<LK_F16>;
+        case LK_BF16: return weigh_few<LK_BF16>;
+        case LK_Q8_0: return weigh_few<LK_Q8_0>;
+        default: return weigh_few<LK_Q4_0>;
+    }
+}
+
+// How a block of keys is turned, and what scores it: as score_block, but TILE_WIDTH scores are
+// written at least.
+struct few_keys {
+    void (*turn)(const stored_rows& keys, int dim, uint8_t* turned);
+    void (*score)(int lines, const float* q, int dim, const uint8_t* turned, int keys,
+                  float* scores, int64_t scores_stride);
+};
+
+#if defined(__AVX512F__)
+
+static_assert(KV_KEYS == TILE_WIDTH, "a block is one tile");
+constexpr int TURN_DIMS = QUANT_VALUES;  // dims that are turned at once
+
+// Bytes of W turned keys and TURN_DIMS dims.
+template <int TYPE>
+constexpr int TURNED = TYPE == LK_Q8_0 ? W * TURN_DIMS + W * 4 : W * TURN_DIMS * 2;
+
+// 16 rows of 32 16-bit values -> dim d of all keys at turned + d % 8 * 128 + d / 8 * 32.
+static inline void turn_shorts(const uint8_t* const* rows, int64_t offset, uint8_t* turned) {
+    __m512i pairs[16], fours[16], eights[16];
+    for (int i = 0; i < 8; i++) {
+        const __m512i a = _mm512_loadu_si512(rows[2 * i] + offset);
+        const __m512i b = _mm512_loadu_si512(rows[2 * i + 1] + offset);
+        pairs[i] = _mm512_unpacklo_epi16(a, b);
+        pairs[i + 8] = _mm512_unpackhi_epi16(a, b);
+    }
+    for (int half = 0; half < 16; half += 8) {
+        for (int i = 0; i < 4; i++) {
+            const __m512i a = pairs[half + 2 * i], b = pairs[half + 2 * i + 1];
+            fours[half + i] = _mm512_unpacklo_epi32(a, b);
+            fours[half + 4 + i] = _mm512_unpackhi_epi32(a, b);
+        }
+    }
+    // fours[4 m + i]: dims 2 m and 2 m + 1 of each group of 8, keys 4 i..4 i + 3.
+    for (int m = 0; m < 4; m++) {
+        for (int i = 0; i < 2; i++) {
+            const __m512i a = fours[4 * m + 2 * i], b = fours[4 * m + 2 * i + 1];
+            eights[4 * m + i] = _mm512_unpacklo_epi64(a, b);
+            eights[4 * m + 2 + i] = _mm512_unpackhi_epi64(a, b);
+        }
+    }
+    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    for (int c = 0; c < 8; c++) {
+        const __m512i a = eights[2 * c], b = eights[2 * c + 1];
+        _mm512_store_si512(turned + 128 * c, _mm512_permutex2var_epi64(a, low, b));
+        _mm512_store_si512(turned + 128 * c + 64, _mm512_permutex2var_epi64(a, high, b));
+    }
+}
+
+// 16 rows of 32 bytes -> dim d of all keys at turned + d % 16 / 2 * 64 + d / 16 * 32 + d % 2 * 16.
+static inline void turn_bytes(const uint8_t* const* rows, int64_t offset, uint8_t* turned) {
+    __m512i both[8], pairs[8], fours[8];
+    for (int i = 0; i < 8; i++) {
+        const __m256i a = _mm256_loadu_si256((const __m256i*)(rows[i] + offset));
+        const __m256i b = _mm256_loadu_si256((const __m256i*)(rows[i + 8] + offset));
+        both[i] = _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+    }
+    for (int i = 0; i < 4; i++) {
+        pairs[i] = _mm512_unpacklo_epi8(both[2 * i], both[2 * i + 1]);
+        pairs[i + 4] = _mm512_unpackhi_epi8(both[2 * i], both[2 * i + 1]);
+    }
+    for (int half = 0; half < 8; half += 4) {
+        for (int i = 0; i < 2; i++) {
+            const __m512i a = pairs[half + 2 * i], b = pairs[half + 2 * i + 1];
+            fours[half + i] = _mm512_unpacklo_epi16(a, b);
+            fours[half + 2 + i] = _mm512_unpackhi_epi16(a, b);
+        }
+    }
+    // fours[2 m + i]: dims 4 m..4 m + 3 of each group of 16, keys 4 i..4 i + 3 and 8 more.
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    for (int m = 0; m < 4; m++) {
+        const __m512i a = fours[2 * m], b = fours[2 * m + 1];
+        const __m512i low = _mm512_unpacklo_epi32(a, b), high = _mm512_unpackhi_epi32(a, b);
+        _mm512_store_si512(turned + 128 * m, _mm512_permutexvar_epi64(order, low));
+        _mm512_store_si512(turned + 128 * m + 64, _mm512_permutexvar_epi64(order, high));
+    }
+}
+
+template <int TYPE>
+static inline void turn_rows(const uint8_t* const* rows, int at, uint8_t* turned) {
+    if constexpr (TYPE != LK_Q8_0) return turn_shorts(rows, (int64_t)at * 2, turned);
+    const int64_t block = at / QUANT_VALUES * Q8_BYTES;
+    uint8_t scales[2 * W];
+    for (int i = 0; i < W; i++) memcpy(scales + 2 * i, rows[i] + block, 2);
+    turn_bytes(rows, block + 2, turned);
+    store((float*)(turned + W * TURN_DIMS), from_half(scales));
+}
+
+// -> [W keys][dims / TURN_DIMS][TURNED].
+template <int TYPE>
+static void turn_keys(const stored_rows& keys, int dim, uint8_t* turned) {
+    for (int key = 0; key < keys.count; key += W) {
+        const uint8_t* rows[W];
+        for (int i = 0; i < W; i++)  // keys beyond the last have nobody's scores
+            rows[i] = keys.row[key + i < keys.count ? key + i : keys.count - 1];
+        for (int at = 0; at < dim; at += TURN_DIMS, turned += TURNED<TYPE>)
+            turn_rows<TYPE>(rows, at, turned);
+    }
+}
+
+template <int TYPE, int MR, int NV>
+static void score_turned(const float* q, int dim, const uint8_t* turned, float* scores,
+                         int64_t scores_stride) {
+    const int64_t group = (int64_t)dim / TURN_DIMS * TURNED<TYPE>;
+    constexpr int run = TYPE == LK_Q8_0 ? 16 : 8;  // dims of a 128-bit lane before it was turned
+    vf sum[MR][NV];
+    for (int r = 0; r < MR; r++)
+        for (int v = 0; v < NV; v++) sum[r][v] = zero();
+    for (int at = 0; at < dim; at += TURN_DIMS, turned += TURNED<TYPE>) {
+        for (int d = 0; d < TURN_DIMS; d++) {
+            vf key[NV];
+            for (int v = 0; v < NV; v++) {
+                const uint8_t* from = turned + v * group;
+                if constexpr (TYPE == LK_Q8_0) {
+                    const vf scale = load((const float*)(from + W * TURN_DIMS));
+                    from += d % run / 2 * 64 + d / run * 32 + d % 2 * 16;
+                    key[v] = mul(from_int8(from), scale);
+                } else {
+                    key[v] = cached_values<TYPE>(from + d % run * 128 + d / run * 32, 0);
+                }
+                in_register(key[v]);
+            }
+            for (int r = 0; r < MR; r++) {
+                const vf x = set1(q[(int64_t)r * dim + at + d]);
+                for (int v = 0; v < NV; v++) sum[r][v] = fma(x, key[v], sum[r][v]);
+            }
+        }
+    }
+    for (int r = 0; r < MR; r++)
+        for (int v = 0; v < NV; v++) store(scores + r * scores_stride + v * W, sum[r][v]);
+}
+
+template <int TYPE, int MR>
+static void score_groups(const float* q, int dim, const uint8_t* turned, int keys, float* scores,
+                         int64_t scores_stride) {
+    const int64_t group = (int64_t)dim / TURN_DIMS * TURNED<TYPE>;
+    if (keys > KV_KEYS - W) {
+        return score_turned<TYPE, MR, TILE_VECTORS>(q, dim, turned, scores, scores_stride);
+    }
+    for (int key = 0; key < keys; key += W, turned += group)
+        score_turned<TYPE, MR, 1>(q, dim, turned, scores + key, scores_stride);
+}
+
+template <int TYPE>
+static void score_few(int lines, const float* q, int dim, const uint8_t* turned, int keys,
+                      float* scores, int64_t scores_stride) {
+    switch (lines) {
+        case 1: score_groups<TYPE, 1>(q, dim, turned, keys, scores, scores_stride); break;
+        case 2: score_groups<TYPE, 2>(q, dim, turned, keys, scores, scores_stride); break;
+        case 3: score_groups<TYPE, 3>(q, dim, turned, keys, scores, scores_stride); break;
+        case 4: score_groups<TYPE, 4>(q, dim, turned, keys, scores, scores_stride); break;
+        case 5: score_groups<TYPE, 5>(q, dim, turned, keys, scores, scores_stride); break;
+        default: score_groups<TYPE, 6>(q, dim, turned, keys, scores, scores_stride); break;
+    }
+}
+
+// NULL members where keys must be made floats first.
+static inline few_keys find_few_keys(int32_t type, int dim) {
+    if (dim % TURN_DIMS) return {nullptr, nullptr};
+    switch (type) {
+        case LK_F16: return {turn_keys<LK_F16>, score_few<LK_F16>};
+        case LK_BF16: return {turn_keys<LK_BF16>, score_few<LK_BF16>};
+        case LK_Q8_0: return {turn_keys<LK_Q8_0>, score_few<LK_Q8_0>};
+        default: return {nullptr, nullptr};
+    }
+}
+
+#else
+
+static inline few_keys find_few_keys(int32_t, int) { return {nullptr, nullptr}; }
+
+#endif
+
+}  // namespace LK_ISA_NS
+}  // namespace lk
+
+#endif
