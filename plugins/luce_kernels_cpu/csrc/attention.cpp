@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "attention_units.h"
+#include "quantize_row.h"
 #include "row_kernels.h"
 #include "split.h"
 
@@ -172,12 +173,18 @@ void attend_part(const attention_plan& plan, const attention_unit& unit, int32_t
     value_part(plan, unit, begin, end, goes_on, work, sums);
 }
 
+// Where a line lies in rows `stride` apart, of heads of `size`.
 int64_t line_offset(const attention_plan& plan, const attention_unit& unit, int32_t line,
-                    int64_t stride) {
+                    int64_t stride, int64_t size) {
     const int32_t number = unit.line + line;
     const int64_t row = plan.batch->cu_seqlens[unit.segment] + number / plan.group;
     const int32_t head = unit.kv_head * plan.group + number % plan.group;
-    return row * stride + (int64_t)head * plan.dim;
+    return row * stride + head * size;
+}
+
+int64_t line_offset(const attention_plan& plan, const attention_unit& unit, int32_t line,
+                    int64_t stride) {
+    return line_offset(plan, unit, line, stride, plan.dim);
 }
 
 void take_queries(const attention_plan& plan, const attention_unit& unit, workspace* work) {
@@ -192,6 +199,19 @@ void take_queries(const attention_plan& plan, const attention_unit& unit, worksp
         if (rest) store_first(to + d, mul(load_first(from + d, rest), scale), rest);
         work->keys[line] = line_keys(plan, unit.segment, unit.line + line);
     }
+}
+
+// A line's result, and its int8 form.
+void finish_line(const attention_plan& plan, const attention_unit& unit, int32_t line,
+                 const float* sums, float sum) {
+    const lk_rows& out = plan.args->out;
+    const lk_quantized& quantized = plan.args->quantized;
+    float* to = out.data + line_offset(plan, unit, line, out.stride);
+    write_output(sums, sum, to, plan.dim);
+    if (quantized.q == nullptr) return;
+    const int64_t scales = line_offset(plan, unit, line, quantized.d_stride, plan.dim / 32);
+    quantize_values(to, plan.dim, quantized.q + line_offset(plan, unit, line, quantized.q_stride),
+                    quantized.d + scales, quantized.s + scales);
 }
 
 void run_unit(const attention_plan& plan, const attention_unit& unit, workspace* work) {
@@ -216,10 +236,9 @@ void run_unit(const attention_plan& plan, const attention_unit& unit, workspace*
                        plan.width);
         }
     }
-    const lk_rows& out = plan.args->out;
     for (int32_t line = 0; line < unit.lines; line++) {
-        write_output(work->sums + (int64_t)line * plan.width, work->state[line].sum,
-                     out.data + line_offset(plan, unit, line, out.stride), plan.dim);
+        finish_line(plan, unit, line, work->sums + (int64_t)line * plan.width,
+                    work->state[line].sum);
     }
 }
 
@@ -255,9 +274,7 @@ void combine(const attention_plan& plan, lk_worker* worker, float* sums) {
                     merge_part(&state, sums, next, from, plan.width);
                 }
             }
-            const lk_rows& out = plan.args->out;
-            write_output(sums, state.sum, out.data + line_offset(plan, unit, 0, out.stride),
-                         plan.dim);
+            finish_line(plan, unit, 0, sums, state.sum);
         }
         partial += partials;
     }

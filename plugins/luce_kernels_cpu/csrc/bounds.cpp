@@ -55,6 +55,11 @@ int add_attention(lk_bounds* bounds, const lk_attention_args& attention) {
         return lk_fail("attention: q of %d and out of %d do not fit %d heads of %d over %d KV heads",
                        attention.q.width, attention.out.width, attention.heads, k.dim, k.kv_heads);
     }
+    if (attention.quantized.q != nullptr &&
+        (k.dim % 32 != 0 || attention.quantized.k != attention.q.width)) {
+        return lk_fail("attention: quantized rows of %d do not fit %d heads of %d",
+                       attention.quantized.k, attention.heads, k.dim);
+    }
     narrow(&bounds->cache_blocks, k.rows / k.block_size);
     narrow(&bounds->cache_blocks, v.rows / v.block_size);
     bounds->positions = true;
@@ -96,6 +101,19 @@ int add_rope(lk_bounds* bounds, const lk_rope_args& rope) {
     }
     bounds->positions = true;
     return 0;
+}
+
+int add_rope_write(lk_bounds* bounds, const lk_rope_write_args& args) {
+    lk_rope_args k = args.k;
+    k.out = k.x;
+    if (add_rope(bounds, args.q) || add_rope(bounds, k)) return -1;
+    if (k.heads != args.k_cache.kv_heads || k.dim != args.k_cache.dim ||
+        args.v_cache.kv_heads != args.k_cache.kv_heads) {
+        return lk_fail("rope_write: k of %d heads of %d does not fit caches of %d x %d and %d heads",
+                       k.heads, k.dim, args.k_cache.kv_heads, args.k_cache.dim,
+                       args.v_cache.kv_heads);
+    }
+    return add_kv_write(bounds, {k.x, args.v, args.k_cache, args.v_cache});
 }
 
 int check_starts(const char* name, const int32_t* starts, int32_t segments, int32_t total) {
@@ -185,6 +203,8 @@ int lk_bounds_add(lk_bounds* bounds, int32_t op, const void* args) {
         case LK_OP_ROPE: return add_rope(bounds, *static_cast<const lk_rope_args*>(args));
         case LK_OP_KV_WRITE:
             return add_kv_write(bounds, *static_cast<const lk_kv_write_args*>(args));
+        case LK_OP_ROPE_WRITE:
+            return add_rope_write(bounds, *static_cast<const lk_rope_write_args*>(args));
         case LK_OP_ATTENTION:
             return add_attention(bounds, *static_cast<const lk_attention_args*>(args));
         case LK_OP_GATHER: bounds->logit_rows = true; return 0;

@@ -160,6 +160,18 @@ typedef struct lk_cache {
 
 typedef struct lk_kv_write_args { lk_rows k, v; lk_cache k_cache, v_cache; } lk_kv_write_args;
 
+// rope of q into `q.out`, and of k into the cache beside v; heads are normed first where a weight
+// is set. The bits are those of norm, rope and kv_write. `k.out` is not used. Workers need scratch
+// for one head of floats.
+typedef struct lk_rope_write_args {
+    lk_rope_args q, k;
+    const float* q_norm;     // [dim] or NULL
+    const float* k_norm;
+    float q_eps, k_eps;
+    lk_rows v;
+    lk_cache k_cache, v_cache;
+} lk_rope_write_args;
+
 // Causal attention by positions over block tables, grouped-query. KV is cut into parts at fixed
 // absolute positions (multiples of LK_KV_PART); a part's softmax sums in key order, parts combine
 // in order: the bits of a row depend on its keys only.
@@ -176,6 +188,7 @@ typedef struct lk_attention_args {
     float* partials;         // shared by the workers, who cut short segments into parts with it;
     int64_t partials_bytes;  // NULL, or too small: a segment's head is one worker's.
                              // ceil(keys / LK_KV_PART) * heads * (dim + 18) floats a row
+    lk_quantized quantized;  // `q` set: also the int8 form of the output; dim is a multiple of 32
 } lk_attention_args;
 
 typedef struct lk_swiglu_args {
@@ -197,6 +210,7 @@ void lk_matmul(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_norm(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_rope(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_kv_write(const void* args, const lk_batch* batch, lk_worker* worker);
+void lk_rope_write(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_attention(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_swiglu(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_add(const void* args, const lk_batch* batch, lk_worker* worker);
@@ -208,7 +222,8 @@ void lk_argmax(const void* args, const lk_batch* batch, lk_worker* worker);
 
 enum {
     LK_OP_QUANTIZE, LK_OP_MATMUL, LK_OP_NORM, LK_OP_ROPE, LK_OP_KV_WRITE, LK_OP_ATTENTION,
-    LK_OP_SWIGLU, LK_OP_ADD, LK_OP_EMBEDDING, LK_OP_GATHER, LK_OP_ARGMAX, LK_OP_COUNT
+    LK_OP_SWIGLU, LK_OP_ADD, LK_OP_EMBEDDING, LK_OP_GATHER, LK_OP_ARGMAX,
+    LK_OP_ROPE_WRITE, LK_OP_COUNT
 };
 
 // The largest step that a tape's buffers hold; 0 is no limit.

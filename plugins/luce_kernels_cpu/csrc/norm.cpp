@@ -1,8 +1,8 @@
 // Root-mean-square norm of rows, or of each head of a row.
+#include "norm_row.h"
 #include "quantize_row.h"
 #include "row_kernels.h"
 #include "split.h"
-#include "vec.h"
 
 namespace lk {
 namespace LK_ISA_NS {
@@ -10,39 +10,6 @@ namespace {
 
 // Values normed at a time where the float row itself is not wanted.
 constexpr int CHUNK = 256;
-
-// Four chains, then their sum in one fixed tree: the order depends on n alone.
-float sum_of_squares(const float* x, int n) {
-    vf a = zero(), b = zero(), c = zero(), d = zero();
-    int i = 0;
-    for (; i + 4 * W <= n; i += 4 * W) {
-        const vf p = load(x + i), q = load(x + i + W);
-        const vf r = load(x + i + 2 * W), s = load(x + i + 3 * W);
-        a = fma(p, p, a);
-        b = fma(q, q, b);
-        c = fma(r, r, c);
-        d = fma(s, s, d);
-    }
-    for (; i < n; i += W) {
-        const vf p = n - i < W ? load_first(x + i, n - i) : load(x + i);
-        a = fma(p, p, a);
-    }
-    return sum_lanes(add(add(a, b), add(c, d)));
-}
-
-void scale_values(const float* x, const float* weight, float scale, int n, float* out) {
-    const vf all = set1(scale);
-    int i = 0;
-    for (; i + W <= n; i += W) store(out + i, mul(mul(load(x + i), all), load(weight + i)));
-    if (i < n) {
-        const vf y = mul(mul(load_first(x + i, n - i), all), load_first(weight + i, n - i));
-        store_first(out + i, y, n - i);
-    }
-}
-
-float inverse_rms(const float* x, int n, float eps) {
-    return 1.0f / __builtin_sqrtf(sum_of_squares(x, n) / (float)n + eps);
-}
 
 // One row with its int8 form, and its floats if `out` is not NULL.
 void quantized_row(const lk_norm_args& args, const float* x, float* out, int64_t row) {

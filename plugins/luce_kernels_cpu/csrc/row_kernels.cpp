@@ -15,6 +15,7 @@
 LK_DISPATCH(lk_norm, norm)
 LK_DISPATCH(lk_rope, rope)
 LK_DISPATCH(lk_kv_write, kv_write)
+LK_DISPATCH(lk_rope_write, rope_write)
 LK_DISPATCH(lk_attention, attention)
 LK_DISPATCH(lk_swiglu, swiglu)
 LK_DISPATCH(lk_add, add_rows)

@@ -9,6 +9,7 @@
     void norm(const void* args, const lk_batch* batch, lk_worker* worker);        \
     void rope(const void* args, const lk_batch* batch, lk_worker* worker);        \
     void kv_write(const void* args, const lk_batch* batch, lk_worker* worker);    \
+    void rope_write(const void* args, const lk_batch* batch, lk_worker* worker);  \
     void attention(const void* args, const lk_batch* batch, lk_worker* worker);   \
     void swiglu(const void* args, const lk_batch* batch, lk_worker* worker);      \
     void add_rows(const void* args, const lk_batch* batch, lk_worker* worker);    \

@@ -31,6 +31,7 @@ const Op kOps[LK_OP_COUNT] = {
     {"embedding", lk_embedding, sizeof(lk_embedding_args)},
     {"gather", lk_gather, sizeof(lk_gather_args)},
     {"argmax", lk_argmax, sizeof(lk_argmax_args)},
+    {"rope_write", lk_rope_write, sizeof(lk_rope_write_args)},
 };
 
 int check_op(int32_t op, int64_t args_bytes) {

@@ -6,6 +6,7 @@ import ctypes as c
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from luce_kernels_cpu import structs
 from luce_kernels_cpu.graph import QuantizedValue, Record, View
@@ -13,6 +14,8 @@ from luce_kernels_cpu.provider import address
 from luce_kernels_cpu.schedule import Stored
 from luce_kernels_cpu.structs import Op
 from luce_kernels_cpu.views import NO_QUANTIZED, NO_ROWS, cache_view, quantized_at
+
+_NO_NORM: Mapping[str, Any] = MappingProxyType({"weight": None, "eps": 0.0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +74,36 @@ def _norm(record: Record, memory: Memory) -> c.Structure:
 
 
 def _rope(record: Record, memory: Memory) -> c.Structure:
-    constants = record.constants
+    return _rope_args(record.constants, memory.rows(record.views["x"]), memory.rows(record.out))
+
+
+def _rope_args(constants: Mapping[str, Any], x: structs.Rows, out: structs.Rows) -> c.Structure:
     return structs.RopeArgs(
-        memory.rows(record.views["x"]),
+        x,
         address(constants["inv_freq"]),
         constants["heads"],
         constants["dim"],
         constants["rotary_dim"] // 2,
         constants["interleaved"],
         constants["attention_factor"],
-        memory.rows(record.out),
+        out,
+    )
+
+
+def _rope_write(record: Record, memory: Memory) -> c.Structure:
+    constants, facts = record.constants, record.constants["facts"]
+    q_norm, k_norm = constants["q_norm"] or _NO_NORM, constants["k_norm"] or _NO_NORM
+    k_cache, v_cache = record.caches
+    return structs.RopeWriteArgs(
+        _rope_args(constants["q"], memory.rows(record.views["q"]), memory.rows(record.out)),
+        _rope_args(constants["k"], memory.rows(record.views["k"]), NO_ROWS),
+        address(q_norm["weight"]),
+        address(k_norm["weight"]),
+        q_norm["eps"],
+        k_norm["eps"],
+        memory.rows(record.views["v"]),
+        cache_view(k_cache, facts["k_type"], facts),
+        cache_view(v_cache, facts["v_type"], facts),
     )
 
 
@@ -107,6 +130,7 @@ def _attention(record: Record, memory: Memory) -> c.Structure:
         memory.rows(record.out),
         memory.partials,
         memory.partials_bytes,
+        memory.quantized(record.quantized_out),
     )
 
 
@@ -150,5 +174,6 @@ _EMITTERS: Mapping[Op, Callable[[Record, Memory], c.Structure]] = MappingProxyTy
         Op.EMBEDDING: _embedding,
         Op.GATHER: _gather,
         Op.ARGMAX: _argmax,
+        Op.ROPE_WRITE: _rope_write,
     }
 )

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
+from luce_kernels_cpu.fuse_heads import fuse_heads
 from luce_kernels_cpu.graph import Graph, QuantizedValue, Record, Value
 from luce_kernels_cpu.structs import Op
-
-# Records whose kernel can write the int8 form of its output rows as well.
-_QUANTISING = (Op.NORM, Op.SWIGLU)
+from luce_kernels_cpu.views import QUANT_BLOCK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusion:
     """Which passes run. `overlap` lets independent records go on without a barrier."""
 
+    heads: bool = True
     quantize_once: bool = True
     residual: bool = True
     overlap: bool = True
 
 
 ALL_PASSES = Fusion()
-NO_FUSION = Fusion(quantize_once=False, residual=False, overlap=False)
+NO_FUSION = Fusion(heads=False, quantize_once=False, residual=False, overlap=False)
 
 
 def fuse(graph: Graph, fusion: Fusion) -> None:
     """Run the chosen passes, and give every matmul over int8 rows its quantised input."""
+    if fusion.heads:
+        fuse_heads(graph)
     if fusion.residual:
         _fuse_residuals(graph)
     _quantize_inputs(graph, share=fusion.quantize_once)
@@ -37,8 +38,7 @@ def _fuse_residuals(graph: Graph) -> None:
 
     The matmul moves to the place of the addition: its inputs are there, and so is the residual.
     """
-    uses = Counter(view.value for record in graph.records for view in record.views.values())
-    uses.update(view.value for view in graph.outputs)
+    uses = graph.uses()
     matmuls = {r.out.value: r for r in graph.records if r.op is Op.MATMUL}
     moved: set[Record] = set()
     for place, record in enumerate(graph.records):
@@ -65,11 +65,25 @@ def _fuse_residuals(graph: Graph) -> None:
     graph.records = [record for record in graph.records if record not in moved]
 
 
+def _writes_int8(record: Record) -> bool:
+    """Whether its kernel can write the int8 form of its output rows as well. What it finishes at a
+    time must be whole blocks."""
+    match record.op:
+        case Op.SWIGLU:
+            return True
+        case Op.NORM:
+            return bool(record.constants["group"] % QUANT_BLOCK == 0)
+        case Op.ATTENTION:
+            return bool(record.constants["head_dim"] % QUANT_BLOCK == 0)
+        case _:
+            return False
+
+
 def _quantize_inputs(graph: Graph, *, share: bool) -> None:
     """Shared: one int8 form for all matmuls that read the same rows, made where the rows are made
     if that kernel can, else by a record of its own."""
     made: dict[tuple[Value, int, int], QuantizedValue] = {}
-    producers = {r.out.value: r for r in graph.records if r.op in _QUANTISING}
+    producers = {r.out.value: r for r in graph.records if _writes_int8(r)}
     records: list[Record] = []
     for record in graph.records:
         if record.op is Op.MATMUL and record.constants["weight"].takes_int8:

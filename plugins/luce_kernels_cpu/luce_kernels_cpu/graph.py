@@ -6,6 +6,7 @@ look at who reads what. Memory is shared again in schedule.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -80,7 +81,7 @@ class Record:
 
     @property
     def writes_caches(self) -> bool:
-        return self.op is Op.KV_WRITE
+        return self.op in (Op.KV_WRITE, Op.ROPE_WRITE)
 
     @property
     def reads(self) -> tuple[Value | QuantizedValue, ...]:
@@ -108,6 +109,12 @@ class Graph:
     outputs: tuple[View, ...]
     output_tails: tuple[tuple[int, ...], ...]
     returns_tuple: bool
+
+    def uses(self) -> Counter[Value]:
+        """How many views of each value are read, the step's results included."""
+        uses = Counter(view.value for record in self.records for view in record.views.values())
+        uses.update(view.value for view in self.outputs)
+        return uses
 
 
 class _Builder:

@@ -22,6 +22,7 @@ class Op(IntEnum):
     EMBEDDING = 8
     GATHER = 9
     ARGMAX = 10
+    ROPE_WRITE = 11
 
 
 class Domain(IntEnum):
@@ -144,6 +145,20 @@ class KvWriteArgs(c.Structure):
     _fields_ = [("k", Rows), ("v", Rows), ("k_cache", Cache), ("v_cache", Cache)]
 
 
+class RopeWriteArgs(c.Structure):
+    _fields_ = [
+        ("q", RopeArgs),
+        ("k", RopeArgs),
+        ("q_norm", c.c_void_p),
+        ("k_norm", c.c_void_p),
+        ("q_eps", c.c_float),
+        ("k_eps", c.c_float),
+        ("v", Rows),
+        ("k_cache", Cache),
+        ("v_cache", Cache),
+    ]
+
+
 class AttentionArgs(c.Structure):
     _fields_ = [
         ("q", Rows),
@@ -154,6 +169,7 @@ class AttentionArgs(c.Structure):
         ("out", Rows),
         ("partials", c.c_void_p),
         ("partials_bytes", c.c_int64),
+        ("quantized", Quantized),
     ]
 
 

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from luce_kernels_cpu import structs
+from luce_kernels_cpu.provider import provider
+from luce_kernels_cpu.structs import Domain, Op
+from luce_kernels_cpu.views import cache_view, tensor_rows
 
 from luce_core.errors import StepFault
+from luce_core.ops.kv_layout import KvLayout
 from luce_core.plan import DecodeRow, PrefillSlice, StepPlan
 
 PLAN = StepPlan(
@@ -94,6 +99,19 @@ def test_what_lies_past_a_segments_keys_is_not_looked_at(steps) -> None:
     batch = steps.pack(PLAN)
     padded = changed(batch.block_tables, (0, 5), 10_000)
     assert torch.equal(steps.engine._run(replace(batch, block_tables=padded)), expected)
+
+
+@pytest.mark.parametrize(("heads", "dim"), [(2, 32), (1, 64), (4, 16)])
+def test_turned_keys_must_fit_the_cache(heads: int, dim: int) -> None:
+    layout = KvLayout(kv_heads=1, head_dim=32, block_size=16, k_type="f16", v_type="f16")
+    cache, x, frequencies = layout.allocate(4), torch.zeros(1, 64), torch.ones(8)
+    x = x[:, : heads * dim]
+    rows = tensor_rows(x, Domain.TOKENS)
+    rope = structs.RopeArgs(rows, frequencies.data_ptr(), heads, dim, 8, 0, 1.0, rows)
+    caches = (cache_view(c, "f16", layout.facts) for c in (cache.k, cache.v))
+    args = structs.RopeWriteArgs(rope, rope, None, None, 0.0, 0.0, rows, *caches)
+    with pytest.raises(StepFault, match=rf"rope_write: k of {heads} heads of {dim} does not fit"):
+        provider().run(Op.ROPE_WRITE, args, structs.Batch())
 
 
 def test_ops_run_one_by_one_are_checked_too(load, tiny, stepper) -> None:
