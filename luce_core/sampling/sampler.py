@@ -11,6 +11,7 @@ from torch import Tensor
 from luce_core.errors import StepFault
 from luce_core.request import Request
 from luce_core.sampling.accept import BAD_LOGITS, NO_CANDIDATE, Accepted, accept_segment
+from luce_core.sampling.best import best_tokens
 from luce_core.sampling.filters import has_filters, kept_tokens, row_filters
 from luce_core.sampling.logprobs import token_logprobs
 from luce_core.sampling.noise import GumbelNoise, row_key
@@ -104,7 +105,7 @@ class Sampler:
             for i, slot_id in enumerate(slot_ids)
             for k in range(columns)
         ]
-        tokens = flat.max(1).indices
+        tokens = best_tokens(flat)[1]
         noisy = [row for row in rows if row.rules.params.temperature > 0.0]
         if noisy:
             index = self._tensor([row.logit_row for row in noisy])
@@ -176,7 +177,7 @@ class Sampler:
 
     def _choose(self, logits: Tensor, segments: list[_Segment]) -> list[int]:
         """A token id or fault code for each row of the step: one copy to the host."""
-        best, tokens = logits.max(1)
+        best, tokens = best_tokens(logits)
         special = [s for s in segments if s.rules.edits_logits or s.rules.params.temperature > 0.0]
         if special:
             rows = [
@@ -205,7 +206,7 @@ class Sampler:
 
     def _draw_filtered(self, scores: Tensor, rows: list[_Row]) -> Tensor:
         """Tokens [R] of edited scores [R, V]; `rows` in the same order."""
-        best, tokens = scores.max(1)
+        best, tokens = best_tokens(scores)
         for filtered in (False, True):
             group = [
                 i
@@ -222,7 +223,7 @@ class Sampler:
 
     def _draw_any(self, scores: Tensor, rows: list[_Row]) -> Tensor:
         """The argmax of scaled scores plus noise over the whole vocabulary."""
-        return self._noise.rows(self._keys(rows)).add_(self._scale(scores, rows)).max(1).indices
+        return best_tokens(self._noise.rows(self._keys(rows)).add_(self._scale(scores, rows)))[1]
 
     def _draw_kept(self, scores: Tensor, rows: list[_Row]) -> Tensor:
         """The argmax over the kept tokens; where they are few, noise is made for no others."""
@@ -232,11 +233,11 @@ class Sampler:
         keys = self._keys(rows)
         if int(kept.count_nonzero()) * _SPARSE_FRACTION > kept.numel():
             noisy = self._noise.rows(keys).add_(scaled)
-            return torch.where(kept, noisy, float("-inf")).max(1).indices
+            return best_tokens(torch.where(kept, noisy, float("-inf")))[1]
         row, token = kept.nonzero(as_tuple=True)
         noisy = torch.full_like(scaled, float("-inf"))
         noisy[row, token] = self._noise.at(keys[row], token).add_(scaled[row, token])
-        return noisy.max(1).indices
+        return best_tokens(noisy)[1]
 
     def _scale(self, scores: Tensor, rows: list[_Row]) -> Tensor:
         """(scores - best) / temperature: 0 for the best, so that no temperature overflows."""
