@@ -28,8 +28,10 @@ class Memory:
     partials_bytes: int
 
     def rows(self, view: View) -> structs.Rows:
+        """Without an address where the int8 form is all that there is."""
         value = view.value
-        start = self.arena + self.offsets[value] + 4 * view.offset
+        offset = self.offsets.get(value)
+        start = None if offset is None else self.arena + offset + 4 * view.offset
         return structs.Rows(start, value.stride, view.width, value.domain, 0)
 
     def quantized(self, value: QuantizedValue | None) -> structs.Quantized:

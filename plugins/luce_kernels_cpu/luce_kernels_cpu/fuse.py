@@ -16,12 +16,15 @@ class Fusion:
 
     heads: bool = True
     quantize_once: bool = True
+    int8_alone: bool = True
     residual: bool = True
     overlap: bool = True
 
 
 ALL_PASSES = Fusion()
-NO_FUSION = Fusion(heads=False, quantize_once=False, residual=False, overlap=False)
+NO_FUSION = Fusion(
+    heads=False, quantize_once=False, int8_alone=False, residual=False, overlap=False
+)
 
 
 def fuse(graph: Graph, fusion: Fusion) -> None:
@@ -31,6 +34,8 @@ def fuse(graph: Graph, fusion: Fusion) -> None:
     if fusion.residual:
         _fuse_residuals(graph)
     _quantize_inputs(graph, share=fusion.quantize_once)
+    if fusion.int8_alone:
+        _drop_unread_floats(graph)
 
 
 def _fuse_residuals(graph: Graph) -> None:
@@ -101,3 +106,12 @@ def _quantize_inputs(graph: Graph, *, share: bool) -> None:
             record.quantized_in = quantized
         records.append(record)
     graph.records = records
+
+
+def _drop_unread_floats(graph: Graph) -> None:
+    """Rows whose int8 form alone is read are made in no other form, if the kernel can do that."""
+    read = {value for record in graph.records for value in record.reads}
+    read.update(view.value for view in graph.outputs)
+    for record in graph.records:
+        if record.op in (Op.NORM, Op.SWIGLU) and record.quantized_out is not None:
+            record.floats = record.out.value in read

@@ -69,7 +69,8 @@ class View:
 @dataclass(slots=True, eq=False)
 class Record:
     """One record of the tape. `views` are read, by the name of the C field; `constants` hold what
-    the op needs besides (weights are kept alive by them)."""
+    the op needs besides (weights are kept alive by them). `floats` is False where the int8 form of
+    the output is all that is made of it."""
 
     op: Op
     out: View
@@ -78,6 +79,7 @@ class Record:
     caches: tuple[Tensor, ...] = ()
     quantized_in: QuantizedValue | None = None
     quantized_out: QuantizedValue | None = None
+    floats: bool = True
 
     @property
     def writes_caches(self) -> bool:
@@ -86,15 +88,15 @@ class Record:
     @property
     def reads(self) -> tuple[Value | QuantizedValue, ...]:
         """What must be complete before this record."""
-        values: list[Value | QuantizedValue] = [view.value for view in self.views.values()]
-        if self.quantized_in is not None:
-            values.append(self.quantized_in)
-        return tuple(values)
+        if self.quantized_in is None:
+            return tuple(view.value for view in self.views.values())
+        rest = (view.value for name, view in self.views.items() if name != "x")
+        return (self.quantized_in, *rest)
 
     @property
     def writes(self) -> tuple[Value | QuantizedValue, ...]:
         values: list[Value | QuantizedValue] = []
-        if self.op not in (Op.KV_WRITE, Op.QUANTIZE):
+        if self.op not in (Op.KV_WRITE, Op.QUANTIZE) and self.floats:
             values.append(self.out.value)
         if self.quantized_out is not None:
             values.append(self.quantized_out)

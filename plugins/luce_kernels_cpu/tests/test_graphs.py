@@ -302,6 +302,22 @@ def test_a_cache_is_written_and_read_in_turn(make: Callable[[Ops], Forward], wri
     assert [barrier for _, barrier in found] == [True, True, True, False]
 
 
+def test_rows_that_only_products_read_are_made_as_int8_alone() -> None:
+    ops = Ops()
+    norm, product, plain = ops.norm(WIDTH), ops.linear(8, WIDTH), ops.linear(8, WIDTH, "F16")
+
+    def forward(batch: Any) -> Any:
+        x = ops.embed(batch.token_ids)
+        once, twice, returned = norm(x), norm(x), norm(x)
+        return product(once), product(twice), plain(twice), product(returned), returned
+
+    graph = build_graph(recorded(forward))
+    fuse(graph, Fusion())
+    norms = [record for record in graph.records if record.op is Op.NORM]
+    assert [record.floats for record in norms] == [False, True, True]
+    assert set(schedule(graph, overlap=True).offsets).isdisjoint({norms[0].out.value})
+
+
 @pytest.mark.parametrize(
     ("make", "between"),
     [

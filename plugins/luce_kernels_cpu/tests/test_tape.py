@@ -14,8 +14,8 @@ from luce_core.errors import StepFault
 from luce_core.plan import DecodeRow, PrefillSlice, StepPlan
 
 FUSIONS = [
-    Fusion(heads=heads, quantize_once=once, residual=residual, overlap=overlap)
-    for heads, once, residual, overlap in product((False, True), repeat=4)
+    Fusion(heads=heads, quantize_once=once, int8_alone=alone, residual=residual, overlap=overlap)
+    for heads, once, alone, residual, overlap in product((False, True), repeat=5)
 ]
 
 
