@@ -9,7 +9,7 @@
 namespace lk {
 namespace LK_ISA_NS {
 
-constexpr int FEW_LINES = 2 * TILE_ROWS;
+constexpr int FEW_LINES = TILE_ROWS;
 
 // Adds weighted values of `keys` rows, at most TILE_ROWS lines: as value_block.
 using few_values = void (*)(int lines, const float* weights, int64_t weights_stride,
