@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from luce_core.kv.slot_table import Slot
 
 _NO_DRAFTS: Mapping[int, Sequence[int]] = MappingProxyType({})
+_MOST_SHAPES = 64
 
 
 class BatchBuffers:
@@ -72,12 +73,47 @@ class BatchBuffers:
             start += size
         self.host["block_tables"] = self.host["block_tables"].reshape(max_slots, max_blocks)
         self._fields["block_tables"] = self._fields["block_tables"].view(max_slots, max_blocks)
+        self._views: dict[tuple[int, int, int], dict[str, Tensor]] = {}
+        self._lines: list[list[int]] = [[] for _ in range(max_slots)]
+        self.host["block_tables"].fill(null_block)
 
-    def upload(self) -> dict[str, Tensor]:
-        """Copy the host fields to the device; the full-size device fields."""
+    def write_table(self, segment: int, blocks: list[int]) -> None:
+        """A segment's line of block_tables, null-padded; nothing to do if it says so already."""
+        if self._lines[segment] == blocks:
+            return
+        line = self.host["block_tables"][segment]
+        line[: len(blocks)] = blocks
+        line[len(blocks) :] = self.null_block
+        self._lines[segment] = blocks
+
+    def upload(self, rows: int, segments: int, logits: int) -> dict[str, Tensor]:
+        """Copy the host fields to the device; the device fields of a step of this size.
+
+        Steps of one size follow each other, and cutting nine tensors costs as much as filling them.
+        """
         if self._device_all is not self._host_all:
             self._device_all.copy_(self._host_all)
-        return self._fields
+        size = (rows, segments, logits)
+        views = self._views.get(size)
+        if views is None:
+            if len(self._views) == _MOST_SHAPES:
+                self._views.clear()
+            views = self._views[size] = self._cut(*size)
+        return views
+
+    def _cut(self, rows: int, segments: int, logits: int) -> dict[str, Tensor]:
+        lengths = {
+            "token_ids": rows,
+            "positions": rows,
+            "kv_rows": rows,
+            "logit_rows": logits,
+            "cu_seqlens": segments + 1,
+            "cu_logits": segments + 1,
+            "slot_ids": segments,
+            "context_lens": segments,
+            "block_tables": segments,
+        }
+        return {name: self._fields[name][:length] for name, length in lengths.items()}
 
 
 def pack(
@@ -142,7 +178,7 @@ def pack(
     host["cu_logits"][: segments + 1] = logit_starts
 
     max_query, max_context, block_size = 0, 0, 1
-    tables = host["block_tables"]
+    kv_rows: list[int] = []
     for segment in range(real_segments):
         count = starts[segment + 1] - starts[segment]
         length = first_positions[segment] + count
@@ -156,36 +192,28 @@ def pack(
                 f"slot {slot_ids[segment]}: {length} tokens need {used} blocks, it holds "
                 f"{len(table.blocks)} and the buffers take {buffers.max_blocks}"
             )
-        line = tables[segment]
-        line[:used] = table.blocks[:used]
-        line[used:] = buffers.null_block
-    if null_segments:
-        tables[real_segments:segments] = buffers.null_block
+        buffers.write_table(segment, table.blocks[:used])
+        kv_rows.append(table.blocks[used - 1] * block_size + (length - 1) % block_size)
+    for segment in range(real_segments, segments):
+        buffers.write_table(segment, [])
+        kv_rows.append(buffers.null_block * block_size)
         max_query, max_context = max(max_query, 1), max(max_context, 1)
 
-    positions, kv_rows = host["positions"][:rows], host["kv_rows"][:rows]
     if rows == segments:
-        positions[:] = first_positions
-        owner = np.arange(rows)
+        host["positions"][:rows] = first_positions
+        host["kv_rows"][:rows] = kv_rows
     else:
         counts = np.diff(starts)
         owner = np.repeat(np.arange(segments), counts)
         shift = np.subtract(first_positions, starts[:-1])
+        positions = host["positions"][:rows]
         positions[:] = np.arange(rows) + np.repeat(shift, counts)
-    index, offset = np.divmod(positions, np.int32(block_size))
-    kv_rows[:] = tables[owner, index] * np.int32(block_size) + offset
+        index, offset = np.divmod(positions, np.int32(block_size))
+        block_of_row = host["block_tables"][owner, index]
+        host["kv_rows"][:rows] = block_of_row * np.int32(block_size) + offset
 
-    device = buffers.upload()
     return PackedBatch(
-        token_ids=device["token_ids"][:rows],
-        positions=device["positions"][:rows],
-        cu_seqlens=device["cu_seqlens"][: segments + 1],
-        slot_ids=device["slot_ids"][:segments],
-        context_lens=device["context_lens"][:segments],
-        block_tables=device["block_tables"][:segments],
-        kv_rows=device["kv_rows"][:rows],
-        logit_rows=device["logit_rows"][:logits],
-        cu_logits=device["cu_logits"][: segments + 1],
+        **buffers.upload(rows, segments, logits),
         rows=rows,
         segments=segments,
         logits=logits,

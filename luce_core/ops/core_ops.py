@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from luce_core.ops.reference import (
     add,
-    argmax,
     embedding_rows,
     gather_rows,
+    greedy_token,
     kv_write,
     paged_attention,
     quant_matmul,
@@ -28,7 +28,7 @@ CORE_OPS = tuple(
         swiglu,
         add,
         gather_rows,
-        argmax,
+        greedy_token,
     )
 )
 

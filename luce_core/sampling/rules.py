@@ -45,6 +45,12 @@ class SlotRules:
             or self.params.presence_penalty != 0.0
             or self.params.frequency_penalty != 0.0
         )
+        self._may_take_best = self.params.temperature == 0.0 and not bias and not self.has_penalties
+
+    @property
+    def takes_best(self) -> bool:
+        """Whether the next tokens are the best of the model's logits as they are."""
+        return self._may_take_best and self._stop_ban_rows == 0
 
     @property
     def edits_logits(self) -> bool:

@@ -125,17 +125,20 @@ class Sampler:
         cu_logits: Sequence[int],
         slot_ids: Sequence[int],
         drafts: Sequence[Sequence[int]],
+        greedy: Tensor | None = None,
     ) -> list[Accepted]:
         """Choose the tokens of a step, in the order of `slot_ids`.
 
         `logits` [L, V]; segment i has rows cu_logits[i]..cu_logits[i+1]-1: 1 + len(drafts[i]) of
         them, or none (an unfinished prompt), which yields no token. Positions and counts advance by
         what was accepted. A row with NaN, +Inf or nothing to choose fails its own slot only.
+        `greedy` [L] is what the op greedy_token makes of the logits, which then are read only for
+        slots that do not just want their best token.
         """
         segments = self._segments(logits, cu_logits, slot_ids, drafts)
         if not segments:
             return [Accepted(()) for _ in slot_ids]
-        chosen = self._choose(logits, segments)
+        chosen = self._choose(logits, segments, greedy)
         results = {s.slot_id: accept_segment(chosen[s.start : s.stop], s.drafts) for s in segments}
         self._add_logprobs(logits, segments, results)
         for segment in segments:
@@ -175,11 +178,14 @@ class Sampler:
             raise StepFault(f"slot {slot_id} was not admitted to the sampler")
         return rules
 
-    def _choose(self, logits: Tensor, segments: list[_Segment]) -> list[int]:
+    def _choose(self, logits: Tensor, segments: list[_Segment], greedy: Tensor | None) -> list[int]:
         """A token id or fault code for each row of the step: one copy to the host."""
-        best, tokens = best_tokens(logits)
-        special = [s for s in segments if s.rules.edits_logits or s.rules.params.temperature > 0.0]
+        if greedy is None:
+            best, tokens = best_tokens(logits)
+            greedy = torch.where(best.isfinite(), tokens, BAD_LOGITS)
+        special = [s for s in segments if not s.rules.takes_best]
         if special:
+            tokens = greedy.long()
             rows = [
                 _Row(s.rules, index, index - s.start)
                 for s in special
@@ -188,8 +194,11 @@ class Sampler:
             index = self._tensor([row.logit_row for row in rows])
             edited = logits.index_select(0, index).float()
             self._edit(edited, special)
-            tokens[index] = self._draw_filtered(edited, rows)
-        return torch.where(best.isfinite(), tokens, BAD_LOGITS).tolist()
+            drawn = self._draw_filtered(edited, rows)
+            tokens[index] = torch.where(tokens[index] == BAD_LOGITS, BAD_LOGITS, drawn)
+            greedy = tokens
+        chosen: list[int] = greedy.tolist()
+        return chosen
 
     def _edit(self, edited: Tensor, segments: list[_Segment]) -> None:
         start = 0

@@ -102,7 +102,8 @@ def test_ties_to_the_highest_index_are_caught() -> None:
     def last_of_ties(logits: Tensor, out: Tensor) -> None:
         out.copy_(logits.shape[-1] - 1 - logits.flip(-1).argmax(-1))
 
-    assert len(failures("argmax", last_of_ties)) == 3
+    found = failures("greedy_token", last_of_ties)
+    assert len([line for line in found if "faults" not in line]) == 3
 
 
 def test_a_false_claim_of_row_invariance_is_caught() -> None:

@@ -47,7 +47,7 @@ class TinyModel:
         self.write = ops.bind("kv_write", **layout.facts)
         self.attend = ops.bind("paged_attention", heads=HEADS, scale=DIM**-0.5, **layout.facts)
         self.swiglu, self.add = ops.bind("swiglu"), ops.bind("add")
-        self.gather, self.argmax = ops.bind("gather_rows"), ops.bind("argmax")
+        self.gather, self.greedy = ops.bind("gather_rows"), ops.bind("greedy_token")
 
     def layer(self, x: Any, batch: Any, cache: KvCache) -> Any:
         q, k, v = self.qkv(self.norm(x)).split(self.sizes, -1)
@@ -64,7 +64,7 @@ class TinyModel:
         for cache in self.caches:
             x = self.layer(x, batch, cache)
         logits = self.head(self.norm(self.gather(x, batch.logit_rows)))
-        return logits, self.argmax(logits)
+        return logits, self.greedy(logits)
 
 
 def model() -> TinyModel:

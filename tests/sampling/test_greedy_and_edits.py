@@ -7,6 +7,7 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from luce_core.errors import LuceError, StepFault
+from luce_core.ops.reference.greedy_token import greedy_token
 from luce_core.sampling.penalties import PenaltyCounts
 from luce_core.sampling.rules import SlotRules
 from luce_core.sampling.sampler import Sampler
@@ -290,3 +291,39 @@ def test_an_unfinished_prompt_has_no_rows_and_yields_no_token(request_of) -> Non
     results = sampler.accept(rows, [0, 1, 1, 2], [2, 0, 1], [[], [], []])
     assert [r.tokens for r in results] == [(1,), (), (2,)]
     assert [r.tokens for r in sampler.accept(rows[:0], [0, 0], [0], [[]])] == [()]
+
+
+def test_best_tokens_that_the_engine_found_change_nothing(request_of) -> None:
+    """Rows of every kind, one of each a fault; with and without what greedy_token says of them."""
+    kinds = (
+        {"temperature": 0.0},
+        {"temperature": 0.0},
+        {"temperature": 0.8, "seed": 3},
+        {"temperature": 0.8, "seed": 4, "top_k": 3},
+        {"temperature": 0.0, "logit_bias": ((5, 3.0),)},
+        {"temperature": 0.0, "repetition_penalty": 1.5},
+        {"temperature": 0.0, "min_tokens": 2},
+        {"temperature": 0.0, "logprobs": 2},
+    )
+    count = 2 * len(kinds)
+    found = []
+    for is_told in (False, True):
+        sampler = Sampler(count, 200)
+        for slot_id in range(count):
+            request = request_of(stop_ids=frozenset({7}), prompt=(1, 2), **kinds[slot_id // 2])
+            sampler.admit(slot_id, request)
+        random = torch.Generator().manual_seed(1)
+        steps = []
+        for _ in range(4):
+            rows = torch.randn(2 * count, 200, generator=random)
+            rows[::3, 7] = 9.0
+            rows[2::4, 11] = float("nan")  # the first row of every other slot
+            greedy = torch.empty(2 * count, dtype=torch.int32)
+            greedy_token(rows, greedy)
+            starts = range(0, 2 * count + 1, 2)
+            drafts = [[int(rows[2 * slot_id].argmax())] for slot_id in range(count)]
+            told = greedy if is_told else None
+            steps.append(sampler.accept(rows, starts, range(count), drafts, told))
+        found.append(steps)
+    assert found[0] == found[1]
+    assert {len(result.tokens) for step in found[0] for result in step} == {0, 1, 2}

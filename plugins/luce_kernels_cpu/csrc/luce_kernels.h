@@ -113,10 +113,8 @@ typedef struct lk_quantized {
 typedef struct lk_quantize_args { lk_rows x; lk_quantized out; } lk_quantize_args;
 
 // out = x @ weight^T (+ bias) (+ residual). Reads `xq` if the weight's kernel takes int8
-// activations, else `x`. If `argmax` is set, writes the index of each row's largest value there
-// (ties to the lowest, NaN above all) as well; `out.data` NULL then skips the values. The rows are
-// those of `x`, also where its data is not read. Workers need 1 MiB of scratch at least. With
-// argmax a weight serves one pool at a time.
+// activations, else `x`. The rows are those of `x`, also where its data is not read. Workers need
+// 1 MiB of scratch at least.
 typedef struct lk_matmul_args {
     const lk_weight* weight;
     lk_rows x;
@@ -124,7 +122,6 @@ typedef struct lk_matmul_args {
     const float* bias;       // [n] or NULL
     lk_rows residual;        // data NULL: none
     lk_rows out;
-    int32_t* argmax;         // [rows] or NULL
 } lk_matmul_args;
 
 // y = x / sqrt(mean(x^2) + eps) * weight over each group of `group` values (a row, or a head).
@@ -203,7 +200,9 @@ typedef struct lk_add_args { lk_rows a, b, out; } lk_add_args;
 typedef struct lk_embedding_args { const lk_weight* table; lk_rows out; } lk_embedding_args;
 
 typedef struct lk_gather_args { lk_rows x, out; } lk_gather_args;  // by batch->logit_rows
-typedef struct lk_argmax_args { lk_rows x; int32_t* out; } lk_argmax_args;
+// The index of each row's largest value, ties to the lowest; -1 if that value is NaN or infinite,
+// or if there is a NaN.
+typedef struct lk_greedy_token_args { lk_rows x; int32_t* out; } lk_greedy_token_args;
 
 void lk_quantize(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_matmul(const void* args, const lk_batch* batch, lk_worker* worker);
@@ -216,13 +215,13 @@ void lk_swiglu(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_add(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_embedding(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_gather(const void* args, const lk_batch* batch, lk_worker* worker);
-void lk_argmax(const void* args, const lk_batch* batch, lk_worker* worker);
+void lk_greedy_token(const void* args, const lk_batch* batch, lk_worker* worker);
 
 // ---- tape -----------------------------------------------------------------------------------
 
 enum {
     LK_OP_QUANTIZE, LK_OP_MATMUL, LK_OP_NORM, LK_OP_ROPE, LK_OP_KV_WRITE, LK_OP_ATTENTION,
-    LK_OP_SWIGLU, LK_OP_ADD, LK_OP_EMBEDDING, LK_OP_GATHER, LK_OP_ARGMAX,
+    LK_OP_SWIGLU, LK_OP_ADD, LK_OP_EMBEDDING, LK_OP_GATHER, LK_OP_GREEDY_TOKEN,
     LK_OP_ROPE_WRITE, LK_OP_COUNT
 };
 

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "argmax.h"
 #include "formats.h"
 #include "kernels.h"
 
@@ -20,7 +19,6 @@ int64_t whole_steps(int64_t rows) { return (rows + ROWS_STEP - 1) / ROWS_STEP * 
 // The worker's scratch of one group of rows.
 struct Scratch {
     float* out;     // [rows][16]
-    Best* best;     // [rows]
     int32_t* sums;  // [rows * sums_stride]
     uint8_t* work;
 };
@@ -35,16 +33,13 @@ int64_t sums_bytes(const lk_weight& weight, int64_t rows) {
 }
 
 int64_t scratch_bytes(const lk_weight& weight, int64_t rows) {
-    return out_bytes(rows) + aligned(rows * int64_t(sizeof(Best))) + sums_bytes(weight, rows) +
-           work_bytes(weight.format->layout, rows);
+    return out_bytes(rows) + sums_bytes(weight, rows) + work_bytes(weight.format->layout, rows);
 }
 
 Scratch divide(uint8_t* at, const lk_weight& weight, int64_t rows) {
     Scratch scratch;
     scratch.out = reinterpret_cast<float*>(at);
     at += out_bytes(rows);
-    scratch.best = reinterpret_cast<Best*>(at);
-    at += aligned(rows * int64_t(sizeof(Best)));
     scratch.sums = reinterpret_cast<int32_t*>(at);
     scratch.work = at + sums_bytes(weight, rows);
     return scratch;
@@ -80,11 +75,11 @@ Rows group_of(const lk_matmul_args& a, int64_t first, int64_t count, const Scrat
     return rows;
 }
 
-// Bias, then residual, then what is asked for: values, and the best of them. Inline, so that loops
-// over a whole tile's lanes have a count that the compiler knows.
+// Bias, then residual. Inline, so that loops over a whole tile's lanes have a count that the
+// compiler knows.
 inline __attribute__((always_inline)) void finish_rows(const lk_matmul_args& a, int64_t first_row,
                                                        int count, int64_t column, int lanes,
-                                                       float* values, Best* best) {
+                                                       float* values) {
     if (a.bias != nullptr) {
         for (int r = 0; r < count; ++r) {
             for (int i = 0; i < lanes; ++i) values[r * LANES + i] += a.bias[column + i];
@@ -96,25 +91,15 @@ inline __attribute__((always_inline)) void finish_rows(const lk_matmul_args& a, 
             for (int i = 0; i < lanes; ++i) values[r * LANES + i] += residual[i];
         }
     }
-    if (a.out.data != nullptr) {
-        float* out = a.out.data + first_row * a.out.stride + column;
-        for (int r = 0; r < count; ++r, out += a.out.stride) {
-            std::memcpy(out, values + r * LANES, size_t(lanes) * sizeof *out);
-        }
-    }
-    if (a.argmax == nullptr) return;
-    for (int r = 0; r < count; ++r) {
-        for (int i = 0; i < lanes; ++i) {
-            const float value = values[r * LANES + i];
-            if (is_better(value, best[r])) best[r] = {value, int32_t(column + i)};
-        }
+    float* out = a.out.data + first_row * a.out.stride + column;
+    for (int r = 0; r < count; ++r, out += a.out.stride) {
+        std::memcpy(out, values + r * LANES, size_t(lanes) * sizeof *out);
     }
 }
 
 // Asks for the cache lines that a tile's results will be written to: rows lie pages apart, and the
 // arithmetic takes as long as the memory does.
 void fetch_out(const lk_matmul_args& a, int64_t first_row, int64_t count, int64_t column) {
-    if (a.out.data == nullptr) return;
     const float* at = a.out.data + first_row * a.out.stride + column;
     for (int64_t r = 0; r < count; ++r) __builtin_prefetch(at + r * a.out.stride, 1);
 }
@@ -131,28 +116,11 @@ void run_tiles(const lk_matmul_args& a, int64_t first_row, Rows rows,
         method.tile(weight, tile, rows, scratch.out, scratch.work);
         const int64_t left = weight.n - column;
         if (left >= LANES) {
-            finish_rows(a, first_row, rows.count, column, LANES, scratch.out, scratch.best);
+            finish_rows(a, first_row, rows.count, column, LANES, scratch.out);
         } else {
-            finish_rows(a, first_row, rows.count, column, int(left), scratch.out, scratch.best);
+            finish_rows(a, first_row, rows.count, column, int(left), scratch.out);
         }
     }
-}
-
-// All workers' best values of the group, by way of the weight. The second barrier keeps scratch
-// alive until everybody has read it.
-void reduce_best(const lk_matmul_args& a, int64_t first_row, int count, const Scratch& scratch,
-                 lk_worker* worker) {
-    a.weight->best[worker->index] = scratch.best;
-    lk_barrier(worker);
-    for (int r = worker->index; r < count; r += worker->count) {
-        Best best{0.0f, -1};
-        for (int i = 0; i < worker->count; ++i) {
-            const Best& other = a.weight->best[i][r];
-            if (other.index >= 0 && is_better(other.value, best)) best = other;
-        }
-        a.argmax[first_row + r] = best.index;
-    }
-    lk_barrier(worker);
 }
 
 }  // namespace
@@ -171,8 +139,6 @@ void lk_matmul(const void* args, const lk_batch* batch, lk_worker* worker) {
         const Rows rows = group_of(a, first, count, scratch);
         const auto prepare = weight.kernel->method(count).prepare;
         if (prepare != nullptr) prepare(rows, weight.k / BLOCK, scratch.sums);
-        for (int r = 0; r < rows.count; ++r) scratch.best[r] = {0.0f, -1};
         run_tiles(a, first, rows, scratch, *worker);
-        if (a.argmax != nullptr) reduce_best(a, first, rows.count, scratch, worker);
     }
 }

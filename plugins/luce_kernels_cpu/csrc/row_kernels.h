@@ -14,7 +14,7 @@
     void swiglu(const void* args, const lk_batch* batch, lk_worker* worker);      \
     void add_rows(const void* args, const lk_batch* batch, lk_worker* worker);    \
     void gather_rows(const void* args, const lk_batch* batch, lk_worker* worker); \
-    void argmax_rows(const void* args, const lk_batch* batch, lk_worker* worker); \
+    void greedy_token_rows(const void* args, const lk_batch* batch, lk_worker* worker); \
     }
 
 namespace lk {

@@ -17,8 +17,8 @@ void add_values(const float* a, const float* b, int n, float* out) {
     if (i < n) store_first(out + i, add(load_first(a + i, n - i), load_first(b + i, n - i)), n - i);
 }
 
-// As torch.argmax: the lowest index of the largest value, or of the first NaN if there is one.
-int32_t best_value(const float* x, int n) {
+// The lowest index of the largest value; -1 if that is infinite, or if a value is NaN.
+int32_t greedy_token(const float* x, int n) {
     const vf lowest = set1(-__builtin_inff());
     vf best = lowest;
     vi best_at = lanes(), at = lanes();
@@ -31,11 +31,7 @@ int32_t best_value(const float* x, int n) {
         best_at = select(better, at, best_at);
         strange = either(strange, is_nan(value));
     }
-    if (any(strange)) {
-        int32_t i = 0;
-        while (x[i] == x[i]) i++;
-        return i;
-    }
+    if (any(strange)) return -1;
     float values[W];
     int32_t places[W];
     store(values, best);
@@ -46,7 +42,7 @@ int32_t best_value(const float* x, int n) {
             top = i;
         }
     }
-    return places[top];
+    return __builtin_isfinite(values[top]) ? places[top] : -1;
 }
 
 }  // namespace
@@ -73,11 +69,11 @@ void gather_rows(const void* record, const lk_batch* batch, lk_worker* worker) {
     }
 }
 
-void argmax_rows(const void* record, const lk_batch* batch, lk_worker* worker) {
-    const lk_argmax_args& args = *(const lk_argmax_args*)record;
+void greedy_token_rows(const void* record, const lk_batch* batch, lk_worker* worker) {
+    const lk_greedy_token_args& args = *(const lk_greedy_token_args*)record;
     const lk_range share = lk_share(lk_row_count(&args.x, batch), worker);
     for (int64_t row = share.begin; row < share.end; row++)
-        args.out[row] = best_value(args.x.data + row * args.x.stride, args.x.width);
+        args.out[row] = greedy_token(args.x.data + row * args.x.stride, args.x.width);
 }
 
 }  // namespace LK_ISA_NS

@@ -30,7 +30,7 @@ const Op kOps[LK_OP_COUNT] = {
     {"add", lk_add, sizeof(lk_add_args)},
     {"embedding", lk_embedding, sizeof(lk_embedding_args)},
     {"gather", lk_gather, sizeof(lk_gather_args)},
-    {"argmax", lk_argmax, sizeof(lk_argmax_args)},
+    {"greedy_token", lk_greedy_token, sizeof(lk_greedy_token_args)},
     {"rope_write", lk_rope_write, sizeof(lk_rope_write_args)},
 };
 

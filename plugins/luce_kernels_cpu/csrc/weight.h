@@ -26,12 +26,6 @@ enum class Layout : uint8_t { INT8, PLAIN, BLOCKS };
 struct Format;  // formats.h
 struct Kernel;  // kernels.h
 
-// The best value that one worker has seen of a row: see argmax.h.
-struct Best {
-    float value;
-    int32_t index;  // -1: none yet
-};
-
 }  // namespace lk
 
 struct lk_weight {
@@ -46,9 +40,6 @@ struct lk_weight {
     lk::WeightMemory memory;
     int64_t bytes;
     char name[32];
-    // Where workers of the lk_matmul in progress leave their best values (argmax only): a weight
-    // serves one pool at a time.
-    mutable const lk::Best* best[lk::MAX_WORKERS];
 
     const uint8_t* tile(int64_t index) const { return data + index * tile_bytes; }
 };

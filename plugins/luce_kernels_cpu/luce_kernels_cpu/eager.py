@@ -45,7 +45,7 @@ def quant_matmul(
         quantized = quantized_at(-(-memory.data_ptr() // 64) * 64, rows, weight.k)
         provider().run(Op.QUANTIZE, structs.QuantizeArgs(tensor_rows(x), quantized), batch)
     args = structs.MatmulArgs(
-        weight.handle, tensor_rows(x), quantized, address(bias), NO_ROWS, tensor_rows(out), None
+        weight.handle, tensor_rows(x), quantized, address(bias), NO_ROWS, tensor_rows(out)
     )
     provider().run(Op.MATMUL, args, batch)
 
@@ -188,13 +188,13 @@ def gather_rows(
     provider().run(Op.GATHER, args, batch)
 
 
-def argmax(
+def greedy_token(
     logits: Tensor,  # [R, V]
     out: Tensor,  # [R] int32
 ) -> None:
     logits = representable(logits)
-    args = structs.ArgmaxArgs(tensor_rows(logits), out.data_ptr())
-    provider().run(Op.ARGMAX, args, structs.Batch(rows=logits.shape[0]))
+    args = structs.GreedyTokenArgs(tensor_rows(logits), out.data_ptr())
+    provider().run(Op.GREEDY_TOKEN, args, structs.Batch(rows=logits.shape[0]))
 
 
 def indices(values: Tensor) -> Tensor:

@@ -60,7 +60,6 @@ def _matmul(record: Record, memory: Memory) -> c.Structure:
         address(record.constants["bias"]),
         NO_ROWS if residual is None else memory.rows(residual),
         memory.rows(record.out),
-        None,
     )
 
 
@@ -159,8 +158,8 @@ def _gather(record: Record, memory: Memory) -> c.Structure:
     return structs.GatherArgs(memory.rows(record.views["x"]), memory.rows(record.out))
 
 
-def _argmax(record: Record, memory: Memory) -> c.Structure:
-    return structs.ArgmaxArgs(memory.rows(record.views["x"]), memory.rows(record.out).data)
+def _greedy_token(record: Record, memory: Memory) -> c.Structure:
+    return structs.GreedyTokenArgs(memory.rows(record.views["x"]), memory.rows(record.out).data)
 
 
 _EMITTERS: Mapping[Op, Callable[[Record, Memory], c.Structure]] = MappingProxyType(
@@ -175,7 +174,7 @@ _EMITTERS: Mapping[Op, Callable[[Record, Memory], c.Structure]] = MappingProxyTy
         Op.ADD: _add,
         Op.EMBEDDING: _embedding,
         Op.GATHER: _gather,
-        Op.ARGMAX: _argmax,
+        Op.GREEDY_TOKEN: _greedy_token,
         Op.ROPE_WRITE: _rope_write,
     }
 )

@@ -239,8 +239,8 @@ def _gather_rows(call: Call, reads: list[Any]) -> Record:
     return Record(Op.GATHER, _NOWHERE, {"x": reads[0]})
 
 
-def _argmax(call: Call, reads: list[Any]) -> Record:
-    return Record(Op.ARGMAX, _NOWHERE, {"x": reads[0]})
+def _greedy_token(call: Call, reads: list[Any]) -> Record:
+    return Record(Op.GREEDY_TOKEN, _NOWHERE, {"x": reads[0]})
 
 
 _MAKERS = MappingProxyType(
@@ -254,6 +254,6 @@ _MAKERS = MappingProxyType(
         "swiglu": _swiglu,
         "add": _add,
         "gather_rows": _gather_rows,
-        "argmax": _argmax,
+        "greedy_token": _greedy_token,
     }
 )

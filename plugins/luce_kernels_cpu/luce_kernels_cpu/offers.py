@@ -28,7 +28,7 @@ _OFFERS: tuple[tuple[Callable[..., None], Mapping[str, Any]], ...] = (
     (eager.swiglu, {"accepts": eager.accepts_limit}),
     (eager.add, {}),
     (eager.gather_rows, {}),
-    (eager.argmax, {}),
+    (eager.greedy_token, {}),
 )
 
 

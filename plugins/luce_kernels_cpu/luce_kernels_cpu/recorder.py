@@ -113,7 +113,7 @@ class NativeProgram:
     def _output(self, view: View, tail: tuple[int, ...], start: int) -> tuple[Tensor, Domain]:
         """All rows of an output, and which of them a step fills."""
         value = view.value
-        is_index = any(r.op is Op.ARGMAX and value in r.writes for r in self._graph.records)
+        is_index = any(r.op is Op.GREEDY_TOKEN and value in r.writes for r in self._graph.records)
         memory = self._arena[start : start + value.nbytes]
         rows = memory.view(torch.int32 if is_index else torch.float32)
         strides = [1]

@@ -21,7 +21,7 @@ class Op(IntEnum):
     ADD = 7
     EMBEDDING = 8
     GATHER = 9
-    ARGMAX = 10
+    GREEDY_TOKEN = 10
     ROPE_WRITE = 11
 
 
@@ -102,7 +102,6 @@ class MatmulArgs(c.Structure):
         ("bias", c.c_void_p),
         ("residual", Rows),
         ("out", Rows),
-        ("argmax", c.c_void_p),
     ]
 
 
@@ -195,5 +194,5 @@ class GatherArgs(c.Structure):
     _fields_ = [("x", Rows), ("out", Rows)]
 
 
-class ArgmaxArgs(c.Structure):
+class GreedyTokenArgs(c.Structure):
     _fields_ = [("x", Rows), ("out", c.c_void_p)]

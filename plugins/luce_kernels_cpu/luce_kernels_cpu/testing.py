@@ -90,8 +90,6 @@ def matmul(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     out: Tensor | None = None,
-    argmax: Tensor | None = None,
-    values_wanted: bool = True,
 ) -> Tensor:
     """lk_matmul into NaN; `out` may be given, and may be the residual itself."""
     if out is None:
@@ -103,8 +101,7 @@ def matmul(
         getattr(quantized, "record", NO_QUANTIZED),
         None if bias is None else bias.data_ptr(),
         NO_ROWS if residual is None else tensor_rows(residual),
-        tensor_rows(out) if values_wanted else NO_ROWS,
-        None if argmax is None else argmax.data_ptr(),
+        tensor_rows(out),
     )
     owner.run(Op.MATMUL, args, BATCH)
     return out

@@ -109,7 +109,7 @@ class Stepper:
     def run(self, plan: StepPlan, drafts: Mapping[int, Sequence[int]] | None = None) -> Any:
         """A copy of the step's logits [L, V]."""
         with torch.inference_mode():
-            return self.engine._run(self.pack(plan, drafts)).clone()
+            return self.engine._run(self.pack(plan, drafts))[0].clone()
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ class Ops:
         self.embed = self.binder.embedding(self.maker.weight(64, WIDTH, "Q8_0"))
         self.add = self.binder.bind("add")
         self.gather = self.binder.bind("gather_rows")
-        self.argmax = self.binder.bind("argmax")
+        self.greedy = self.binder.bind("greedy_token")
         self.swiglu = self.binder.bind("swiglu")
 
     def linear(self, n: int, k: int, qtype: str = "Q4_0") -> Any:
@@ -115,7 +115,7 @@ def best_tokens(ops: Ops) -> Forward:
 
     def forward(batch: Any) -> Any:
         logits = head(ops.gather(ops.embed(batch.token_ids), batch.logit_rows))
-        return ops.argmax(logits), logits
+        return ops.greedy(logits), logits
 
     return forward
 

@@ -166,43 +166,6 @@ def test_bias_and_residual_are_added_after_the_product_in_this_order(qtype: str,
     assert same_bits(residual, expected)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("qtype", ["Q8_0", "F16", "TQ1_0"])
-def test_argmax_is_that_of_the_values(qtype: str, workers: int, isa: str) -> None:
-    n, k = 333, 256
-    weight, x = packed(qtype, n, k), activations(70, k)
-    bias = torch.randn(n)
-    best = torch.full((70,), -1, dtype=torch.int32)
-    out = matmul(pool(workers), weight, x, bias=bias, argmax=best)
-    assert torch.equal(best, out.argmax(1).int())
-    best.fill_(-1)
-    untouched = matmul(pool(workers), weight, x, bias=bias, argmax=best, values_wanted=False)
-    assert torch.equal(best, out.argmax(1).int())
-    assert untouched.isnan().all()
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_argmax_of_ties_and_of_what_is_no_number_is_as_in_torch(workers: int) -> None:
-    n = 100
-    weight = NativeWeight(pool(2), random_weight("F32", n, 32))
-    x = torch.zeros(1, 32)
-    for values_at in (
-        {},
-        {7: 1.0, 40: 1.0, 99: 1.0},
-        {99: 2.0, 98: 2.0},
-        {50: NAN, 51: INF, 90: NAN},
-        dict.fromkeys(range(n), -INF),
-        {99: NAN},
-        {3: -0.0, 2: 0.0},
-    ):
-        bias = torch.zeros(n)
-        for index, value in values_at.items():
-            bias[index] = value
-        best = torch.full((1,), -1, dtype=torch.int32)
-        out = matmul(pool(workers), weight, x, bias=bias, argmax=best)
-        assert best.item() == out.argmax(1).item(), values_at
-
-
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("qtype", ["Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q6_K", "IQ4_XS", "BF16"])
 def test_a_row_with_no_number_becomes_no_numbers_and_others_do_not(

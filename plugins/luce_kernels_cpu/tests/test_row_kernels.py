@@ -1,4 +1,4 @@
-"""Native norm, rope, swiglu, add, gather, argmax and cache writes."""
+"""Native norm, rope, swiglu, add, gather, greedy tokens and cache writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from luce_core.testing.op_parity import ParityCase, check_parity, parity_cases
 
 ISAS = ("avx2", "avx512", "avx512-vnni")
 CPU = Device.parse("cpu")
-ROW_OPS = ("rms_norm", "rope", "swiglu", "add", "gather_rows", "argmax", "kv_write")
+ROW_OPS = ("rms_norm", "rope", "swiglu", "add", "gather_rows", "greedy_token", "kv_write")
 
 _registry = core_registry()
 register_kernels(_registry.register_kernel)
@@ -315,11 +315,11 @@ def test_nan_is_stored_as_nan(kind: str, isa: str, on: Callable[[int], Provider]
     assert not read[:32].isnan().any()
 
 
-# ---- argmax and copies -----------------------------------------------------------------------
+# ---- greedy tokens and copies ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("vocab", [1, 3, 16, 37, 1000])
-def test_argmax_is_torch_s_with_ties_infinities_and_nan(
+def test_greedy_tokens_are_the_first_best_and_none_of_what_is_not_finite(
     vocab: int, isa: str, on: Callable[[int], Provider]
 ) -> None:
     on(2)
@@ -333,11 +333,13 @@ def test_argmax_is_torch_s_with_ties_infinities_and_nan(
     logits[23, vocab // 2 :] = nan
     logits[24] = -0.0
     logits[25, vocab // 3], logits[25, -1] = nan, inf
-    out = torch.full((60,), -1, dtype=torch.int32)
-    eager.argmax(logits, out)
+    out = torch.full((60,), -7, dtype=torch.int32)
+    eager.greedy_token(logits, out)
     best = logits.max(-1, keepdim=True).values
-    first = ((logits == best) | logits.isnan()).int().argmax(-1)
-    assert torch.equal(out, first.int())
+    first = (logits == best).int().argmax(-1)
+    bad = ~best.isfinite().squeeze(-1)
+    assert bad[20:26].tolist() == [True, False, True, True, False, True]
+    assert torch.equal(out, torch.where(bad, -1, first).int())
 
 
 @pytest.mark.parametrize("width", [1, 15, 576])

@@ -97,9 +97,9 @@ def test_fusing_leaves_fewer_records_and_barriers(load, tiny) -> None:
     assert "add" in plain.names
     assert plain.names.count("rope") == 2 * 2
     # Embedding; norm, q k v, turns and cache, attention, out, norm, gate up, swiglu, down a layer;
-    # gather, norm, head.
+    # gather, norm, head, best token.
     assert set(fused.names).isdisjoint(("add", "quantize", "rope", "kv_write"))
-    assert fused.barriers == 1 + 9 * 2 + 3 - 1
+    assert fused.barriers == 1 + 9 * 2 + 4 - 1
     assert plain.names.count("quantize") == 2 * 7 + 1
     assert plain.barriers == len(plain.names) - 1
 

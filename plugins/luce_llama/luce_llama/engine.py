@@ -89,7 +89,7 @@ class LlamaEngine:
         self._sampler: Sampler = context.sampler(model.vocab_size)
         self._ops = context.ops
         self._buffers: BatchBuffers | None = None
-        self._run: Callable[[PackedBatch], torch.Tensor] = model.forward
+        self._run: Callable[[PackedBatch], tuple[torch.Tensor, torch.Tensor]] = model.forward
 
     @classmethod
     def load(
@@ -160,9 +160,9 @@ class LlamaEngine:
     @hookimpl
     def execute(self, lowered: Lowered) -> StepResult:
         with torch.inference_mode():
-            logits = self._run(lowered.batch)
+            logits, greedy = self._run(lowered.batch)
             accepted = self._sampler.accept(
-                logits, lowered.cu_logits, lowered.slot_ids, lowered.drafts
+                logits, lowered.cu_logits, lowered.slot_ids, lowered.drafts, greedy
             )
         return StepResult(
             {

@@ -140,6 +140,7 @@ class Model:
         head = claims.take_optional("output.weight", self.vocab_size, config.width) or table
         self._gather = ops.bind("gather_rows")
         self._head = ops.linear(head, out_dtype=torch.float32)
+        self._greedy = ops.bind("greedy_token")
         claims.finish()
         context.progress(total, total, "loaded")
         self._caches: list[KvCache] = []
@@ -148,13 +149,14 @@ class Model:
         """Make the caches: total_blocks blocks and the null block, per layer."""
         self._caches = [layout.allocate(total_blocks, device) for layout in self.layouts]
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """Float32 logits [L, vocab]; writes the caches at the batch's kv_rows."""
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """Float32 logits [L, vocab] and their best tokens [L]; writes the caches at the batch's
+        kv_rows."""
         x = self._embed(batch.token_ids)
         for layer, cache in zip(self._layers, self._caches, strict=True):
             x = layer(x, batch, cache)
         logits: Tensor = self._head(self._norm(self._gather(x, batch.logit_rows)))
-        return logits
+        return logits, self._greedy(logits)
 
 
 def _with_file_rope_factors(config: ModelConfig, claims: TensorClaims) -> ModelConfig:

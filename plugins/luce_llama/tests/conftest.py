@@ -78,7 +78,7 @@ def all_logits() -> Callable[[LlamaEngine, Sequence[int]], torch.Tensor]:
         lowered = engine.lower_plan(rest)
         engine._drafts = None
         with torch.inference_mode():
-            logits = engine._model.forward(lowered.batch).clone()
+            logits = engine._model.forward(lowered.batch)[0].clone()
         engine.retire(slot)
         return logits
 

@@ -1,4 +1,4 @@
-"""The best token of each row."""
+"""The best token of each row, for samplers that need no more of it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from luce_core.ops.cases import CaseMaker, Inputs, OpCase, row_inputs
 from luce_core.ops.spec import EXACT, ArgKind, ArgSpec, OpSpec, OutSpec, Rows
 
 
-def argmax(
+def greedy_token(
     logits: Tensor,  # [R, V]
     out: Tensor,  # [R] int32
 ) -> None:
-    out.copy_(logits.argmax(-1))
+    best = logits.max(-1)
+    out.copy_(torch.where(best.values.isfinite(), best.indices, -1))
 
 
 def out_shape(logits: Tensor) -> tuple[int, ...]:
@@ -33,13 +34,27 @@ def cases() -> Iterator[OpCase]:
 
         yield OpCase(f"{rows}x{vocab}", {}, make)
 
+    def make_faults(maker: CaseMaker) -> Inputs:
+        """Rows that offer no token, and some that do in spite of -Inf."""
+        logits = maker.normal(5, 300)
+        logits[0, 299] = float("nan")
+        logits[1, 17] = float("inf")
+        logits[2] = float("-inf")
+        logits[3, :299] = float("-inf")
+        return row_inputs(logits)
+
+    yield OpCase("faults", {}, make_faults)
+
 
 SPEC = OpSpec(
-    name="argmax",
-    doc="Index of the largest value of each row; ties go to the lowest index.",
+    name="greedy_token",
+    doc=(
+        "Index of the largest value of each row; ties go to the lowest index. -1 where that value "
+        "is infinite or any is NaN."
+    ),
     args=(ArgSpec("logits", ArgKind.ACTIVATION, ("R", "V"), Rows.ANY),),
     out=OutSpec(Rows.ANY, out_shape, torch.int32),
-    reference=argmax,
+    reference=greedy_token,
     tolerance=EXACT,
     row_invariant=True,
     split_invariant=True,
