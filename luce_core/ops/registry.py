@@ -39,6 +39,7 @@ class OpRegistry:
     def __init__(self) -> None:
         self._specs: dict[str, OpSpec] = {}
         self._kernels: dict[str, list[Kernel]] = {}
+        self._dormant: dict[str, list[Kernel]] = {}
         self._failures: dict[str, Exception] = {}
         self._recorders: list[Recorder] = []
 
@@ -56,6 +57,11 @@ class OpRegistry:
         """Names that an override may use."""
         found = {kernel.provider for kernels in self._kernels.values() for kernel in kernels}
         return tuple(sorted(found))
+
+    @property
+    def dormant(self) -> Mapping[str, tuple[Kernel, ...]]:
+        """Kernels of ops that no plugin has registered: nothing can bind them."""
+        return MappingProxyType({op: tuple(kernels) for op, kernels in self._dormant.items()})
 
     def kernels(self, op: str) -> tuple[Kernel, ...]:
         """The kernels of an op, best first, the reference last."""
@@ -82,7 +88,8 @@ class OpRegistry:
                 row_invariant=spec.row_invariant,
                 split_invariant=spec.split_invariant,
                 recordable=spec.recordable,
-            )
+            ),
+            *self._dormant.pop(spec.name, ()),
         ]
 
     def register_kernel(
@@ -104,7 +111,8 @@ class OpRegistry:
         recordable: bool = True,
         provider: str | None = None,
     ) -> None:
-        """Offer a kernel for an op.
+        """Offer a kernel for an op. That of an op which no plugin registers stays dormant: a
+        package of kernels may know ops of engines that are not installed.
 
         `device` is cpu, cuda, hip or any; no `dtypes` means every one; `arch` limits it to device
         architectures (`gfx1201`, `sm_90`); of those that fit, the highest `priority` wins, then
@@ -119,16 +127,14 @@ class OpRegistry:
         compares with the reference's result from these.
         `provider` defaults to the function's top package.
         """
-        if op not in self._specs:
-            known = ", ".join(sorted(self._specs))
-            raise PluginError(f"kernel for unknown op {op!r}: known ops are {known}")
         if device not in (*KINDS, ANY_DEVICE):
             kinds = ", ".join((*KINDS, ANY_DEVICE))
             raise PluginError(f"kernel for {op}: device {device!r} is not one of {kinds}")
         name = provider or str(getattr(fn, "__module__", "")).partition(".")[0]
         if name in ("", REFERENCE, EVERY_OP):
             raise PluginError(f"kernel for {op}: {name!r} cannot be a provider's name")
-        self._kernels[op].append(
+        place = self._kernels[op] if op in self._specs else self._dormant.setdefault(op, [])
+        place.append(
             Kernel(
                 op=op,
                 fn=fn,

@@ -194,12 +194,23 @@ def test_wrong_binds_are_refused_by_name() -> None:
         binder().bind("rms_norm", weights=(None,), eps=1e-5)
 
 
+def test_a_kernel_of_an_op_that_nobody_registers_is_dormant() -> None:
+    registry = OpRegistry()
+    registry.register_kernel("add", fast_add, device="cpu", dtypes=(), provider="early")
+    assert list(registry.dormant) == ["add"]
+    assert registry.providers == ()
+    with pytest.raises(ConfigError, match="unknown op 'add'"):
+        registry.kernels("add")
+
+    registry.register_op(core_registry().spec("add"))
+    assert [kernel.provider for kernel in registry.kernels("add")] == ["early", "reference"]
+    assert not registry.dormant
+
+
 def test_wrong_registrations_are_refused_by_name() -> None:
     registry = core_registry()
     with pytest.raises(PluginError, match="op 'rms_norm' is registered twice"):
         registry.register_op(rms_norm.SPEC)
-    with pytest.raises(PluginError, match="unknown op 'adds': known ops are add"):
-        registry.register_kernel("adds", fast_add, device="cpu", dtypes=())
     with pytest.raises(PluginError, match="device 'gpu' is not one of cpu, cuda, hip, any"):
         registry.register_kernel("add", fast_add, device="gpu", dtypes=())
     with pytest.raises(PluginError, match="'reference' cannot be a provider's name"):

@@ -6,11 +6,13 @@ namespace {
 
 using i64 = long long;  // what printf calls %lld
 
-void narrow(int64_t* limit, int64_t value) {
+}  // namespace
+
+void lk_narrow(int64_t* limit, int64_t value) {
     if (*limit == 0 || value < *limit) *limit = value;
 }
 
-int add_cache(lk_bounds* bounds, const char* op, const char* side, const lk_cache& cache) {
+int lk_check_cache(const char* op, const char* side, const lk_cache& cache) {
     if (cache.data == nullptr || cache.type < LK_F32 || cache.type > LK_Q4_0 ||
         cache.kv_heads < 1 || cache.dim < 1 || cache.block_size < 1 ||
         cache.rows < cache.block_size || cache.rows % cache.block_size != 0) {
@@ -22,6 +24,41 @@ int add_cache(lk_bounds* bounds, const char* op, const char* side, const lk_cach
         return lk_fail("%s: %s: a quantised cache needs heads of whole blocks of 32, got %d", op,
                        side, cache.dim);
     }
+    return 0;
+}
+
+int lk_check_starts(const char* name, const int32_t* starts, int32_t segments, int32_t total) {
+    if (starts[0] != 0) return lk_fail("%s[0] must be 0, got %d", name, starts[0]);
+    for (int32_t s = 0; s < segments; ++s) {
+        if (starts[s + 1] < starts[s]) {
+            return lk_fail("%s[%d] = %d is less than the %d before it", name, s + 1,
+                           starts[s + 1], starts[s]);
+        }
+    }
+    if (starts[segments] != total) {
+        return lk_fail("%s must end at %d, got %d", name, total, starts[segments]);
+    }
+    return 0;
+}
+
+int lk_check_within(const char* name, const int32_t* values, int32_t count, int64_t limit) {
+    // One unsigned comparison per value, no branch: this is on every step's path.
+    uint32_t wrong = 0;
+    const uint32_t end = limit > INT32_MAX ? INT32_MAX : static_cast<uint32_t>(limit);
+    for (int32_t i = 0; i < count; ++i) wrong |= static_cast<uint32_t>(values[i]) >= end;
+    if (wrong == 0) return 0;
+    for (int32_t i = 0;; ++i) {
+        if (static_cast<uint32_t>(values[i]) >= end) {
+            return lk_fail("%s[%d] must be in 0..%lld, got %d", name, i,
+                           static_cast<i64>(limit) - 1, values[i]);
+        }
+    }
+}
+
+namespace {
+
+int add_cache(lk_bounds* bounds, const char* op, const char* side, const lk_cache& cache) {
+    if (lk_check_cache(op, side, cache)) return -1;
     if (bounds->block_size != 0 && bounds->block_size != cache.block_size) {
         return lk_fail("%s: %s: block_size %d differs from %d of another cache", op, side,
                        cache.block_size, bounds->block_size);
@@ -30,7 +67,9 @@ int add_cache(lk_bounds* bounds, const char* op, const char* side, const lk_cach
     return 0;
 }
 
-int add_kv_write(lk_bounds* bounds, const lk_kv_write_args& write) {
+}  // namespace
+
+int lk_add_kv_write(lk_bounds* bounds, const lk_kv_write_args& write) {
     if (add_cache(bounds, "kv_write", "k_cache", write.k_cache)) return -1;
     if (add_cache(bounds, "kv_write", "v_cache", write.v_cache)) return -1;
     if (write.k.width != write.k_cache.kv_heads * write.k_cache.dim ||
@@ -39,10 +78,12 @@ int add_kv_write(lk_bounds* bounds, const lk_kv_write_args& write) {
                        write.k.width, write.v.width, write.k_cache.kv_heads, write.k_cache.dim,
                        write.v_cache.kv_heads, write.v_cache.dim);
     }
-    narrow(&bounds->cache_rows, write.k_cache.rows);
-    narrow(&bounds->cache_rows, write.v_cache.rows);
+    lk_narrow(&bounds->cache_rows, write.k_cache.rows);
+    lk_narrow(&bounds->cache_rows, write.v_cache.rows);
     return 0;
 }
+
+namespace {
 
 int add_attention(lk_bounds* bounds, const lk_attention_args& attention) {
     const lk_cache& k = attention.k_cache;
@@ -60,8 +101,8 @@ int add_attention(lk_bounds* bounds, const lk_attention_args& attention) {
         return lk_fail("attention: quantized rows of %d do not fit %d heads of %d",
                        attention.quantized.k, attention.heads, k.dim);
     }
-    narrow(&bounds->cache_blocks, k.rows / k.block_size);
-    narrow(&bounds->cache_blocks, v.rows / v.block_size);
+    lk_narrow(&bounds->cache_blocks, k.rows / k.block_size);
+    lk_narrow(&bounds->cache_blocks, v.rows / v.block_size);
     bounds->positions = true;
     return 0;
 }
@@ -89,7 +130,7 @@ int add_embedding(lk_bounds* bounds, const lk_embedding_args& embedding) {
         return lk_fail("embedding: out of %d does not fit rows of %lld", embedding.out.width,
                        static_cast<i64>(lk_weight_columns(embedding.table)));
     }
-    narrow(&bounds->table_rows, lk_weight_rows(embedding.table));
+    lk_narrow(&bounds->table_rows, lk_weight_rows(embedding.table));
     return 0;
 }
 
@@ -113,35 +154,7 @@ int add_rope_write(lk_bounds* bounds, const lk_rope_write_args& args) {
                        k.heads, k.dim, args.k_cache.kv_heads, args.k_cache.dim,
                        args.v_cache.kv_heads);
     }
-    return add_kv_write(bounds, {k.x, args.v, args.k_cache, args.v_cache});
-}
-
-int check_starts(const char* name, const int32_t* starts, int32_t segments, int32_t total) {
-    if (starts[0] != 0) return lk_fail("%s[0] must be 0, got %d", name, starts[0]);
-    for (int32_t s = 0; s < segments; ++s) {
-        if (starts[s + 1] < starts[s]) {
-            return lk_fail("%s[%d] = %d is less than the %d before it", name, s + 1,
-                           starts[s + 1], starts[s]);
-        }
-    }
-    if (starts[segments] != total) {
-        return lk_fail("%s must end at %d, got %d", name, total, starts[segments]);
-    }
-    return 0;
-}
-
-int check_within(const char* name, const int32_t* values, int32_t count, int64_t limit) {
-    // One unsigned comparison per value, no branch: this is on every step's path.
-    uint32_t wrong = 0;
-    const uint32_t end = limit > INT32_MAX ? INT32_MAX : static_cast<uint32_t>(limit);
-    for (int32_t i = 0; i < count; ++i) wrong |= static_cast<uint32_t>(values[i]) >= end;
-    if (wrong == 0) return 0;
-    for (int32_t i = 0;; ++i) {
-        if (static_cast<uint32_t>(values[i]) >= end) {
-            return lk_fail("%s[%d] must be in 0..%lld, got %d", name, i,
-                           static_cast<i64>(limit) - 1, values[i]);
-        }
-    }
+    return lk_add_kv_write(bounds, {k.x, args.v, args.k_cache, args.v_cache});
 }
 
 int check_segment(const lk_bounds* bounds, const lk_batch* batch, int32_t s) {
@@ -162,7 +175,7 @@ int check_segment(const lk_bounds* bounds, const lk_batch* batch, int32_t s) {
     const int32_t* table = batch->block_tables + static_cast<int64_t>(s) * batch->table_stride;
     char name[32];
     __builtin_snprintf(name, sizeof name, "block_tables[%d]", s);
-    if (check_within(name, table, static_cast<int32_t>(blocks), bounds->cache_blocks)) return -1;
+    if (lk_check_within(name, table, static_cast<int32_t>(blocks), bounds->cache_blocks)) return -1;
     for (int32_t row = first; row < first + count; ++row) {
         if (batch->positions[row] >= keys) {
             return lk_fail("positions[%d] = %d, but its segment has %lld keys", row,
@@ -202,43 +215,43 @@ int lk_bounds_add(lk_bounds* bounds, int32_t op, const void* args) {
             return add_embedding(bounds, *static_cast<const lk_embedding_args*>(args));
         case LK_OP_ROPE: return add_rope(bounds, *static_cast<const lk_rope_args*>(args));
         case LK_OP_KV_WRITE:
-            return add_kv_write(bounds, *static_cast<const lk_kv_write_args*>(args));
+            return lk_add_kv_write(bounds, *static_cast<const lk_kv_write_args*>(args));
         case LK_OP_ROPE_WRITE:
             return add_rope_write(bounds, *static_cast<const lk_rope_write_args*>(args));
         case LK_OP_ATTENTION:
             return add_attention(bounds, *static_cast<const lk_attention_args*>(args));
         case LK_OP_GATHER: bounds->logit_rows = true; return 0;
-        default: return 0;
+        default: return lk_bounds_add_hybrid(bounds, op, args);
     }
 }
 
 int lk_check_batch(const lk_bounds* bounds, const lk_batch* batch) {
     if (check_counts(bounds, batch)) return -1;
     if (bounds->table_rows > 0 &&
-        check_within("token_ids", batch->token_ids, batch->rows, bounds->table_rows)) {
+        lk_check_within("token_ids", batch->token_ids, batch->rows, bounds->table_rows)) {
         return -1;
     }
     if (bounds->positions &&
-        check_within("positions", batch->positions, batch->rows, INT32_MAX)) {
+        lk_check_within("positions", batch->positions, batch->rows, INT32_MAX)) {
         return -1;
     }
     if (bounds->cache_rows > 0 &&
-        check_within("kv_rows", batch->kv_rows, batch->rows, bounds->cache_rows)) {
+        lk_check_within("kv_rows", batch->kv_rows, batch->rows, bounds->cache_rows)) {
         return -1;
     }
     if (bounds->logit_rows &&
-        check_within("logit_rows", batch->logit_rows, batch->logits, batch->rows)) {
+        lk_check_within("logit_rows", batch->logit_rows, batch->logits, batch->rows)) {
         return -1;
     }
-    if (bounds->cache_blocks == 0) return 0;
-    if (check_starts("cu_seqlens", batch->cu_seqlens, batch->segments, batch->rows)) return -1;
+    if (bounds->cache_blocks == 0 && !bounds->segments) return lk_check_hybrid(bounds, batch);
+    if (lk_check_starts("cu_seqlens", batch->cu_seqlens, batch->segments, batch->rows)) return -1;
     if (batch->num_prefill < 0 || batch->num_prefill > batch->segments ||
         batch->prefill_rows != batch->cu_seqlens[batch->num_prefill]) {
         return lk_fail("num_prefill %d and prefill_rows %d do not fit cu_seqlens",
                        batch->num_prefill, batch->prefill_rows);
     }
-    for (int32_t s = 0; s < batch->segments; ++s) {
+    for (int32_t s = 0; bounds->cache_blocks > 0 && s < batch->segments; ++s) {
         if (check_segment(bounds, batch, s)) return -1;
     }
-    return 0;
+    return lk_check_hybrid(bounds, batch);
 }

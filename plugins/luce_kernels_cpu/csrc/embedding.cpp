@@ -2,6 +2,7 @@
 #include "formats.h"
 #include "kernels.h"
 #include "luce_kernels.h"
+#include "table_row.h"
 
 namespace lk {
 namespace {
@@ -38,6 +39,8 @@ void decoded_row(const lk_weight& weight, const uint8_t* first, int64_t step, fl
     }
 }
 
+}  // namespace
+
 void table_row(const lk_weight& weight, int64_t row, float* out) {
     const int64_t bytes = weight.format->block_bytes;
     const uint8_t* tile = weight.tile(row / LANES);
@@ -52,7 +55,6 @@ void table_row(const lk_weight& weight, int64_t row, float* out) {
     }
 }
 
-}  // namespace
 }  // namespace lk
 
 void lk_embedding(const void* args, const lk_batch* batch, lk_worker* worker) {

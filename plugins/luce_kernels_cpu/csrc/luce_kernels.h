@@ -217,12 +217,18 @@ void lk_embedding(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_gather(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_greedy_token(const void* args, const lk_batch* batch, lk_worker* worker);
 
+#include "hybrid_ops.h"
+
 // ---- tape -----------------------------------------------------------------------------------
 
 enum {
     LK_OP_QUANTIZE, LK_OP_MATMUL, LK_OP_NORM, LK_OP_ROPE, LK_OP_KV_WRITE, LK_OP_ATTENTION,
     LK_OP_SWIGLU, LK_OP_ADD, LK_OP_EMBEDDING, LK_OP_GATHER, LK_OP_GREEDY_TOKEN,
-    LK_OP_ROPE_WRITE, LK_OP_COUNT
+    LK_OP_ROPE_WRITE,
+    LK_OP_CAUSAL_CONV1D, LK_OP_CONV_REPLAY, LK_OP_GATED_DELTA, LK_OP_GATED_DELTA_REPLAY,
+    LK_OP_GATED_NORM, LK_OP_SIGMOID_GATE, LK_OP_JOIN, LK_OP_AFFINE, LK_OP_STAGE_ROWS,
+    LK_OP_DYNAMIC_CONV, LK_OP_RING_WRITE, LK_OP_DRAFT_ATTENTION, LK_OP_DRAFT_DRAW,
+    LK_OP_CANDIDATE_SELECT, LK_OP_COUNT
 };
 
 // The largest step that a tape's buffers hold; 0 is no limit.

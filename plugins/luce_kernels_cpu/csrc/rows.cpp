@@ -1,9 +1,9 @@
 // Sums, copies and the best value of rows.
 #include <string.h>
 
+#include "best_value.h"
 #include "row_kernels.h"
 #include "split.h"
-#include "vec.h"
 
 namespace lk {
 namespace LK_ISA_NS {
@@ -19,30 +19,8 @@ void add_values(const float* a, const float* b, int n, float* out) {
 
 // The lowest index of the largest value; -1 if that is infinite, or if a value is NaN.
 int32_t greedy_token(const float* x, int n) {
-    const vf lowest = set1(-__builtin_inff());
-    vf best = lowest;
-    vi best_at = lanes(), at = lanes();
-    vm strange = is_nan(best);
-    for (int i = 0; i < n; i += W, at = addi(at, seti(W))) {
-        const vf value = n - i < W ? select(first(n - i), load_first(x + i, n - i), lowest)
-                                   : load(x + i);
-        const vm better = greater(value, best);
-        best = select(better, value, best);
-        best_at = select(better, at, best_at);
-        strange = either(strange, is_nan(value));
-    }
-    if (any(strange)) return -1;
-    float values[W];
-    int32_t places[W];
-    store(values, best);
-    storei(places, best_at);
-    int top = 0;
-    for (int i = 1; i < W; i++) {
-        if (values[i] > values[top] || (values[i] == values[top] && places[i] < places[top])) {
-            top = i;
-        }
-    }
-    return __builtin_isfinite(values[top]) ? places[top] : -1;
+    const int32_t best = best_value(x, n);
+    return __builtin_isfinite(x[best]) ? best : -1;
 }
 
 }  // namespace

@@ -32,6 +32,20 @@ const Op kOps[LK_OP_COUNT] = {
     {"gather", lk_gather, sizeof(lk_gather_args)},
     {"greedy_token", lk_greedy_token, sizeof(lk_greedy_token_args)},
     {"rope_write", lk_rope_write, sizeof(lk_rope_write_args)},
+    {"causal_conv1d", lk_causal_conv1d, sizeof(lk_causal_conv1d_args)},
+    {"conv_replay", lk_conv_replay, sizeof(lk_conv_replay_args)},
+    {"gated_delta", lk_gated_delta, sizeof(lk_gated_delta_args)},
+    {"gated_delta_replay", lk_gated_delta_replay, sizeof(lk_gated_delta_replay_args)},
+    {"gated_norm", lk_gated_norm, sizeof(lk_gated_norm_args)},
+    {"sigmoid_gate", lk_sigmoid_gate, sizeof(lk_sigmoid_gate_args)},
+    {"join", lk_join, sizeof(lk_join_args)},
+    {"affine", lk_affine, sizeof(lk_affine_args)},
+    {"stage_rows", lk_stage_rows, sizeof(lk_stage_rows_args)},
+    {"dynamic_conv", lk_dynamic_conv, sizeof(lk_dynamic_conv_args)},
+    {"ring_write", lk_ring_write, sizeof(lk_ring_write_args)},
+    {"draft_attention", lk_draft_attention, sizeof(lk_draft_attention_args)},
+    {"draft_draw", lk_draft_draw, sizeof(lk_draft_draw_args)},
+    {"candidate_select", lk_candidate_select, sizeof(lk_candidate_select_args)},
 };
 
 int check_op(int32_t op, int64_t args_bytes) {

@@ -10,6 +10,7 @@ from typing import Any
 
 from luce_kernels_cpu import structs
 from luce_kernels_cpu.graph import QuantizedValue, Record, View
+from luce_kernels_cpu.native_op import CACHES, Arg, Given
 from luce_kernels_cpu.provider import address
 from luce_kernels_cpu.schedule import Stored
 from luce_kernels_cpu.structs import Op
@@ -20,12 +21,14 @@ _NO_NORM: Mapping[str, Any] = MappingProxyType({"weight": None, "eps": 0.0})
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Addresses: of the arena's values, and of what attention's workers share."""
+    """Addresses: of the arena's values, and of what the workers share within a record, which is
+    made for so many logit rows."""
 
     arena: int
     offsets: Mapping[Stored, int]
     partials: int
     partials_bytes: int
+    logits: int
 
     def rows(self, view: View) -> structs.Rows:
         """Without an address where the int8 form is all that there is."""
@@ -42,7 +45,26 @@ class Memory:
 
 def emit(record: Record, memory: Memory) -> c.Structure:
     """The argument record of its op."""
+    if record.native is not None:
+        return _native(record, memory)
     return _EMITTERS[record.op](record, memory)
+
+
+def _native(record: Record, memory: Memory) -> c.Structure:
+    native = record.native
+    assert native is not None
+    views = {**record.views, "out": record.out} if native.has_out else record.views
+    weights = {name: record.constants[name] for name in native.names(Arg.WEIGHT)}
+    caches = dict(zip(native.names(*CACHES), record.caches, strict=True))
+    given = Given(
+        rows={name: memory.rows(view) for name, view in views.items()},
+        tensors={**caches, **weights},
+        facts=record.constants,
+        quantized=memory.quantized(record.quantized_out),
+        shared=memory.partials,
+        logits=memory.logits,
+    )
+    return native.fill(given)
 
 
 def _quantize(record: Record, memory: Memory) -> c.Structure:

@@ -73,6 +73,10 @@ def _fuse_residuals(graph: Graph) -> None:
 def _writes_int8(record: Record) -> bool:
     """Whether its kernel can write the int8 form of its output rows as well. What it finishes at a
     time must be whole blocks."""
+    native = record.native
+    if native is not None:
+        group = native.int8_group
+        return group is not None and group(record.constants, record.out.width) % QUANT_BLOCK == 0
     match record.op:
         case Op.SWIGLU:
             return True
@@ -113,5 +117,6 @@ def _drop_unread_floats(graph: Graph) -> None:
     read = {value for record in graph.records for value in record.reads}
     read.update(view.value for view in graph.outputs)
     for record in graph.records:
-        if record.op in (Op.NORM, Op.SWIGLU) and record.quantized_out is not None:
+        can = record.op in (Op.NORM, Op.SWIGLU) or record.native is not None
+        if can and record.quantized_out is not None:
             record.floats = record.out.value in read

@@ -20,6 +20,7 @@ from luce_core.ops.record import BufferRef, Call, ConstRef, FieldRef, Recording,
 from luce_core.ops.spec import Rows
 from luce_core.ops.symbols import RecordingRefused
 from luce_kernels_cpu import eager
+from luce_kernels_cpu.native_op import CACHES, Arg, NativeOp
 from luce_kernels_cpu.structs import Domain, Op
 from luce_kernels_cpu.views import contiguous_inside, quantized_bytes
 
@@ -70,7 +71,8 @@ class View:
 class Record:
     """One record of the tape. `views` are read, by the name of the C field; `constants` hold what
     the op needs besides (weights are kept alive by them). `floats` is False where the int8 form of
-    the output is all that is made of it."""
+    the output is all that is made of it. `native` describes ops that have no code of their own
+    here; their constants hold facts and weights by name."""
 
     op: Op
     out: View
@@ -80,10 +82,33 @@ class Record:
     quantized_in: QuantizedValue | None = None
     quantized_out: QuantizedValue | None = None
     floats: bool = True
+    native: NativeOp | None = None
 
     @property
-    def writes_caches(self) -> bool:
-        return self.op in (Op.KV_WRITE, Op.ROPE_WRITE)
+    def written_caches(self) -> tuple[Tensor, ...]:
+        if self.native is not None:
+            return self.caches_of(Arg.WRITTEN, Arg.MOVED)
+        return self.caches if self.op in (Op.KV_WRITE, Op.ROPE_WRITE) else ()
+
+    @property
+    def moved_caches(self) -> tuple[Tensor, ...]:
+        """By slot: what a second run would move on once more."""
+        return () if self.native is None else self.caches_of(Arg.MOVED)
+
+    def caches_of(self, *kinds: Arg) -> tuple[Tensor, ...]:
+        """The caches of a native op that are arguments of these kinds."""
+        assert self.native is not None
+        names = self.native.names(*CACHES)
+        wanted = self.native.names(*kinds)
+        return tuple(
+            cache for name, cache in zip(names, self.caches, strict=True) if name in wanted
+        )
+
+    @property
+    def has_out(self) -> bool:
+        if self.native is not None:
+            return self.native.has_out
+        return self.op not in (Op.KV_WRITE, Op.QUANTIZE)
 
     @property
     def reads(self) -> tuple[Value | QuantizedValue, ...]:
@@ -96,7 +121,7 @@ class Record:
     @property
     def writes(self) -> tuple[Value | QuantizedValue, ...]:
         values: list[Value | QuantizedValue] = []
-        if self.op not in (Op.KV_WRITE, Op.QUANTIZE) and self.floats:
+        if self.has_out and self.floats:
             values.append(self.out.value)
         if self.quantized_out is not None:
             values.append(self.quantized_out)
@@ -110,6 +135,7 @@ class Graph:
     records: list[Record]
     outputs: tuple[View, ...]
     output_tails: tuple[tuple[int, ...], ...]
+    output_dtypes: tuple[torch.dtype, ...]
     returns_tuple: bool
 
     def uses(self) -> Counter[Value]:
@@ -127,8 +153,9 @@ class _Builder:
     def record(self, call: Call) -> Record:
         name = call.op.spec.name
         kernel = call.op.kernel
-        make = _MAKERS.get(name)
-        if make is None or getattr(eager, name, None) is not kernel.fn:
+        is_native = isinstance(kernel.fn, NativeOp)
+        make = _native if is_native else _MAKERS.get(name)
+        if make is None or not (is_native or getattr(eager, name, None) is kernel.fn):
             raise RecordingRefused(name, f"it is bound to {kernel.provider}")
         reads = [self.read(name, ref) for ref in call.args]
         record = make(call, reads)
@@ -175,11 +202,27 @@ def build_graph(recording: Recording) -> Graph:
         records,
         tuple(builder.view("the result", ref) for ref in recording.outputs),
         tuple(ref.tail for ref in recording.outputs),
+        tuple(ref.dtype for ref in recording.outputs),
         recording.returns_tuple,
     )
 
 
 _NOWHERE = View(Value(Domain.FIXED, 0, 0), 0, 0)
+
+
+def _native(call: Call, reads: list[Any]) -> Record:
+    native = call.op.kernel.fn
+    assert isinstance(native, NativeOp)
+    given = dict(zip(native.args, reads, strict=False))  # weights and the output come after
+    weights = dict(zip(native.names(Arg.WEIGHT), call.op.weights, strict=True))
+    return Record(
+        native.code,
+        _NOWHERE,
+        {name: given[name] for name in native.read_rows},
+        {**call.op.constants, **weights},
+        caches=tuple(given[name] for name in native.names(*CACHES)),
+        native=native,
+    )
 
 
 def _expect_field(call: Call, found: Any, name: str) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from luce_kernels_cpu import eager
 from luce_kernels_cpu.library import KernelsUnavailable
+from luce_kernels_cpu.native_ops import NATIVE_OPS
 from luce_kernels_cpu.native_weight import pack_weight
 from luce_kernels_cpu.provider import provider
 from luce_kernels_cpu.weight_types import accepts_weight, as_matmul_reads
@@ -38,16 +39,16 @@ def register_kernels(register: Callable[..., None]) -> None:
     if not own.isas:
         raise KernelsUnavailable("the native kernels need a processor with AVX2, FMA and F16C")
     isas = {isa: partial(own.set_isa, isa) for isa in own.isas}
-    for function, options in _OFFERS:
-        register(
-            function.__name__,
-            function,
-            device="cpu",
-            dtypes=(torch.float32,),
-            priority=PRIORITY,
-            setup=own.set_threads,
-            isas=isas,
-            row_invariant=True,
-            split_invariant=True,
-            **options,
-        )
+    functions = [(function.__name__, function, options) for function, options in _OFFERS]
+    natives = [(op.name, op, op.offer) for op in NATIVE_OPS]
+    for name, kernel, options in (*functions, *natives):
+        common = {
+            "device": "cpu",
+            "dtypes": (torch.float32,),
+            "priority": PRIORITY,
+            "setup": own.set_threads,
+            "isas": isas,
+            "row_invariant": True,
+            "split_invariant": True,
+        }
+        register(name, kernel, **{**common, **options})

@@ -47,14 +47,18 @@ class NativeProgram:
         self.names = tuple(record.op.name.lower() for record in graph.records)
         plan = schedule(graph, overlap=overlap)
         self.barriers = sum(plan.barriers)
-        partials = _partials(graph, recording)
+        partials = _shared(graph, recording)
         self._arena = torch.empty(plan.nbytes + partials + ALIGN, dtype=torch.uint8)
         base = -(-self._arena.data_ptr() // ALIGN) * ALIGN
-        memory = Memory(base, plan.offsets, base + plan.nbytes, partials)
+        memory = Memory(base, plan.offsets, base + plan.nbytes, partials, recording.max_logits)
         self._tape = self._make_tape(recording, memory, plan.barriers)
         self._outputs = tuple(
-            self._output(view, tail, base - self._arena.data_ptr() + plan.offsets[view.value])
-            for view, tail in zip(graph.outputs, graph.output_tails, strict=True)
+            self._output(
+                view, tail, dtype, base - self._arena.data_ptr() + plan.offsets[view.value]
+            )
+            for view, tail, dtype in zip(
+                graph.outputs, graph.output_tails, graph.output_dtypes, strict=True
+            )
         )
         self._batch = structs.Batch()
         self._batch_address = c.byref(self._batch)
@@ -69,11 +73,16 @@ class NativeProgram:
 
     def profile(self, batch: PackedBatch) -> dict[str, float]:
         """Run the batch for the clock alone: seconds by op, barriers included. Repeats what the
-        call that counts does to the caches."""
+        call that counts does to the caches, and undoes what a second time would not repeat."""
         spent = (c.c_int64 * len(self.names))()
         fill_batch(self._batch, batch)
+        moved = [cache for record in self._graph.records for cache in record.moved_caches]
+        slots = batch.slot_ids.long()
+        before = [cache[slots] for cache in moved]
         if self._run(self._tape, self._owner.pool, self._batch_address, spent):
             raise StepFault(last_error(self._owner.library))
+        for cache, values in zip(moved, before, strict=True):
+            cache[slots] = values
         seconds: dict[str, float] = {}
         for name, ns in zip(self.names, spent, strict=True):
             seconds[name] = seconds.get(name, 0.0) + ns / 1e9
@@ -110,12 +119,12 @@ class NativeProgram:
                 raise LuceError(last_error(library))
         return tape
 
-    def _output(self, view: View, tail: tuple[int, ...], start: int) -> tuple[Tensor, Domain]:
+    def _output(
+        self, view: View, tail: tuple[int, ...], dtype: torch.dtype, start: int
+    ) -> tuple[Tensor, Domain]:
         """All rows of an output, and which of them a step fills."""
         value = view.value
-        is_index = any(r.op is Op.GREEDY_TOKEN and value in r.writes for r in self._graph.records)
-        memory = self._arena[start : start + value.nbytes]
-        rows = memory.view(torch.int32 if is_index else torch.float32)
+        rows = self._arena[start : start + value.nbytes].view(dtype)
         strides = [1]
         for size in reversed(tail[1:]):
             strides.insert(0, strides[0] * size)
@@ -124,10 +133,17 @@ class NativeProgram:
         return rows.as_strided(shape, (value.stride, *strides[: len(tail)]), place), value.domain
 
 
-def _partials(graph: Graph, recording: Recording) -> int:
-    """Bytes that attention's workers need to share one sequence, of decode rows."""
+def _shared(graph: Graph, recording: Recording) -> int:
+    """Bytes that workers share within a record: in attention to share one sequence of decode
+    rows."""
+    native = [
+        record.native.shared_bytes(record.constants, recording.max_logits)
+        for record in graph.records
+        if record.native is not None
+    ]
     return max(
-        (
+        *native,
+        *(
             partials_bytes(
                 rows=recording.max_logits,
                 keys=record.caches[0].shape[0] * record.caches[0].shape[1],
@@ -137,5 +153,6 @@ def _partials(graph: Graph, recording: Recording) -> int:
             for record in graph.records
             if record.op is Op.ATTENTION
         ),
-        default=0,
+        0,
+        0,
     )

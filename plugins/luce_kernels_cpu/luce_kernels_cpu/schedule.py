@@ -44,14 +44,15 @@ def _groups(records: list[Record], *, overlap: bool) -> list[int]:
         conflict = (
             bool(written.intersection(record.reads))
             or bool(caches_written & caches)
-            or (record.writes_caches and bool(caches_read & caches))
+            or bool(caches_read.intersection(record.written_caches))
         )
         if numbers and (conflict or not overlap):
             group += 1
             written, caches_read, caches_written = set(), set(), set()
         numbers.append(group)
         written.update(record.writes)
-        (caches_written if record.writes_caches else caches_read).update(caches)
+        caches_written.update(record.written_caches)
+        caches_read.update(caches)
     return numbers
 
 

@@ -23,6 +23,20 @@ class Op(IntEnum):
     GATHER = 9
     GREEDY_TOKEN = 10
     ROPE_WRITE = 11
+    CAUSAL_CONV1D = 12
+    CONV_REPLAY = 13
+    GATED_DELTA = 14
+    GATED_DELTA_REPLAY = 15
+    GATED_NORM = 16
+    SIGMOID_GATE = 17
+    JOIN = 18
+    AFFINE = 19
+    STAGE_ROWS = 20
+    DYNAMIC_CONV = 21
+    RING_WRITE = 22
+    DRAFT_ATTENTION = 23
+    DRAFT_DRAW = 24
+    CANDIDATE_SELECT = 25
 
 
 class Domain(IntEnum):

@@ -12,6 +12,8 @@ from luce_kernels_cpu.structs import Domain, Op
 def work_of(record: Record, batch: PackedBatch) -> Work:
     """Weights once, and the keys and values of each segment once; activations count for nothing,
     since they stay in the caches of the cores."""
+    if record.native is not None:
+        return _state(record, batch)
     rows = batch.logits if record.out.value.domain is Domain.LOGITS else batch.rows
     if record.op is Op.ATTENTION:
         return _attention(record, batch)
@@ -27,6 +29,12 @@ def work_of(record: Record, batch: PackedBatch) -> Work:
         int8_operations=operations[True],
         float_operations=operations[False],
     )
+
+
+def _state(record: Record, batch: PackedBatch) -> Work:
+    """The state of each segment's slot, which is read and written: both move its bytes."""
+    slot_bytes = sum(cache[0].numel() * cache.element_size() for cache in record.moved_caches)
+    return Work(2 * slot_bytes * batch.segments)
 
 
 def _attention(record: Record, batch: PackedBatch) -> Work:

@@ -1,0 +1,39 @@
+// The kernels of hybrid_ops.h, once per instruction set.
+#ifndef LUCE_HYBRID_KERNELS_H
+#define LUCE_HYBRID_KERNELS_H
+
+#include "luce_kernels.h"
+
+// Every kernel's name; its entry point is lk_NAME.
+#define LK_HYBRID_KERNELS(EACH) \
+    EACH(causal_conv1d)         \
+    EACH(conv_replay)           \
+    EACH(gated_delta)           \
+    EACH(gated_delta_replay)    \
+    EACH(gated_norm)            \
+    EACH(sigmoid_gate)          \
+    EACH(join)                  \
+    EACH(affine)                \
+    EACH(stage_rows)            \
+    EACH(dynamic_conv)          \
+    EACH(ring_write)            \
+    EACH(draft_attention)       \
+    EACH(draft_draw)            \
+    EACH(candidate_select)
+
+#define LK_DECLARE_HYBRID(NAME) \
+    void NAME(const void* args, const lk_batch* batch, lk_worker* worker);
+
+namespace lk {
+namespace avx2 {
+LK_HYBRID_KERNELS(LK_DECLARE_HYBRID)
+}
+namespace avx512 {
+LK_HYBRID_KERNELS(LK_DECLARE_HYBRID)
+}
+namespace avx512_vnni {
+LK_HYBRID_KERNELS(LK_DECLARE_HYBRID)
+}
+}  // namespace lk
+
+#endif

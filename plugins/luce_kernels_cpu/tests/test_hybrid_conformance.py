@@ -1,0 +1,83 @@
+"""luce's conformance kit on a hybrid model, replayed by native kernels, with equal bits demanded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from luce_kernels_cpu import luce_register_kernels, luce_register_recorders
+from luce_kernels_cpu.provider import provider
+
+from luce_core.device import Device
+from luce_core.engine import EngineLimits, LoadContext
+from luce_core.ops.core_ops import core_registry
+from luce_core.sampling.sampler import Sampler
+from luce_core.testing.engine_conformance import *  # noqa: F403
+from luce_core.testing.engine_conformance import EngineUnderTest
+from luce_core.weights.gguf_file import GgufFile
+
+plugin = pytest.importorskip("luce_qwen_dflash2")
+engine_module = pytest.importorskip("luce_qwen_dflash2.engine")
+synthetic = pytest.importorskip("luce_qwen_dflash2.synthetic")
+
+BLOCKS = 64
+SLOTS = 6
+REPLAYED = "replayed by luce_kernels_cpu"
+
+
+def load(
+    path: Path,
+    *,
+    cache: str = "q8_0",
+    isa: str | None = None,
+    drafts: Callable[[Any, int], Sequence[int]] | None = None,
+) -> Any:
+    registry = core_registry()
+    plugin.luce_register_ops(registry.register_op)
+    luce_register_kernels(registry.register_kernel)
+    luce_register_recorders(registry.register_recorder)
+    device = Device("cpu")
+    context = LoadContext(
+        gguf=GgufFile.open(path),
+        device=device,
+        ops=registry.binder(device, torch.float32, threads=2, isa=isa),
+        limits=EngineLimits(
+            max_slots=SLOTS, max_context=None, cache_type_k=cache, cache_type_v=cache
+        ),
+        sampler=lambda vocab_size: Sampler(SLOTS, vocab_size),
+        settings=None,
+        progress=lambda done, total, what: None,
+    )
+    own = provider()
+    own.library.lk_pool_keep_all(own.pool, 1)  # or a busy machine tests one worker
+    engine = engine_module.QwenEngine.load(context, drafts=drafts, max_draft=4 if drafts else 0)
+    engine.allocate(BLOCKS)
+    return engine
+
+
+@pytest.fixture(scope="module", params=["Q8_0", "Q4_0 avx2"])
+def engine_under_test(request, tmp_path_factory) -> Iterator[EngineUnderTest]:
+    qtype, _, isa = request.param.partition(" ")
+    isa = isa or provider().isas[0]
+    model = synthetic.SyntheticHybrid(qtype=qtype, seed=1)
+    path = synthetic.write_hybrid(tmp_path_factory.mktemp("model") / "tiny.gguf", model)
+    engine = load(path, isa=isa)
+    assert all(bound.split_invariant for bound in engine._ops.bound)
+    assert engine._ops.modes == (REPLAYED,)
+
+    def with_drafts(source: Any) -> Any:
+        drafting = load(path, isa=isa, drafts=source)
+        assert drafting._ops.modes == (REPLAYED, REPLAYED)  # the step, and what commits it
+        return drafting
+
+    yield EngineUnderTest(
+        engine=engine,
+        pool_blocks=BLOCKS,
+        prompt_ids=range(256),
+        exact=True,
+        with_drafts=with_drafts,
+    )
+    provider().set_isa(provider().isas[0])

@@ -1,0 +1,40 @@
+"""Ops of hybrid models and block drafts against their references, over every case of every op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from luce_kernels_cpu import luce_register_kernels
+from luce_kernels_cpu.native_ops import NATIVE_OPS
+from luce_kernels_cpu.provider import provider
+
+from luce_core.device import Device
+from luce_core.ops.registry import OpRegistry
+from luce_core.testing.op_parity import ParityCase, check_parity, parity_cases
+
+plugin = pytest.importorskip("luce_qwen_dflash2")
+CPU = Device.parse("cpu")
+_registry = OpRegistry()
+plugin.luce_register_ops(_registry.register_op)
+luce_register_kernels(_registry.register_kernel)
+_cases = list(parity_cases(_registry, CPU, provider="luce_kernels_cpu"))
+
+
+def test_every_op_is_offered() -> None:
+    offered = {case.spec.name for case in _cases}
+    assert offered == {op.name for op in NATIVE_OPS}
+
+
+@pytest.fixture(params=[pytest.param(isa, id=isa) for isa in provider().isas])
+def isa(request) -> Iterator[str]:
+    own = provider()
+    own.set_isa(request.param)
+    yield request.param
+    own.set_isa(own.isas[0])
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("parity", _cases, ids=[case.id for case in _cases])
+def test_parity(parity: ParityCase) -> None:
+    check_parity(parity, CPU)
