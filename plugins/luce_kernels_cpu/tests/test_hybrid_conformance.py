@@ -1,4 +1,4 @@
-"""luce's conformance kit on a hybrid model, replayed by native kernels, with equal bits demanded."""
+"""The conformance kit on a hybrid model replayed by native kernels: equal bits are demanded."""
 
 from __future__ import annotations
 
