@@ -29,7 +29,8 @@ def plugins_table(plugins: Plugins) -> Group:
 
 def ops_table(registry: OpRegistry, isa: str | None = None) -> Group:
     """Every op with its kernels, best first, and their declared invariance; the instruction sets
-    of each provider that can choose, with the one in use if `isa` is asked for."""
+    of each provider that can choose, with the one in use if `isa` is asked for; and kernels of
+    ops that nobody has."""
     table = Table("op", "provider", "device", "invariant", "what it does")
     for name in sorted(registry.specs):
         spec = registry.spec(name)
@@ -60,7 +61,19 @@ def ops_table(registry: OpRegistry, isa: str | None = None) -> Group:
         for provider, kernel in {k.provider: k for k in kernels if k.isas}.items()
     ]
     failures = [_failed(f"{name} ", error) for name, error in registry.failures.items()]
-    return Group(table, *isas, *failures)
+    return Group(table, *isas, *_dormant_lines(registry), *failures)
+
+
+def _dormant_lines(registry: OpRegistry) -> list[str]:
+    """Each provider's kernels for ops that nobody has registered."""
+    ops: dict[str, list[str]] = {}
+    for op, kernels in sorted(registry.dormant.items()):
+        for provider in {kernel.provider for kernel in kernels}:
+            ops.setdefault(provider, []).append(op)
+    return [
+        f"{provider}: kernels for ops of plugins that are not installed: {', '.join(names)}"
+        for provider, names in sorted(ops.items())
+    ]
 
 
 def _failed(name: str, error: object) -> Text:

@@ -39,8 +39,8 @@ class Profiled(Protocol):
 
 
 class Work(NamedTuple):
-    """What one call of an op cannot do without: bytes of weights and of the KV cache to read, and
-    operations (a product and a sum are two)."""
+    """What one call of an op cannot do without: bytes of weights and of the KV cache to read, of
+    recurrent state to read and to write, and operations (a product and a sum are two)."""
 
     read_bytes: int
     int8_operations: int = 0
