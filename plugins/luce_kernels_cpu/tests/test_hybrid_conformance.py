@@ -14,6 +14,7 @@ from luce_kernels_cpu.provider import provider
 from luce_core.device import Device
 from luce_core.engine import EngineLimits, LoadContext
 from luce_core.ops.core_ops import core_registry
+from luce_core.plan import DecodeRow, PrefillSlice, StepPlan
 from luce_core.sampling.sampler import Sampler
 from luce_core.testing.engine_conformance import *  # noqa: F403
 from luce_core.testing.engine_conformance import EngineUnderTest
@@ -81,3 +82,34 @@ def engine_under_test(request, tmp_path_factory) -> Iterator[EngineUnderTest]:
         with_drafts=with_drafts,
     )
     provider().set_isa(provider().isas[0])
+
+
+def test_a_profile_leaves_recurrent_state_as_it_was(tmp_path, stepper) -> None:
+    path = synthetic.write_hybrid(tmp_path / "tiny.gguf", synthetic.SyntheticHybrid(qtype="Q8_0"))
+    steps = stepper(load(path, drafts=lambda request, width: ()))
+    model, step, commit = steps.engine._model, steps.engine._run, steps.engine._replay
+    steps.run(StepPlan(1, prefill=(PrefillSlice(0, 0, (5, 6, 7), True),), decode=()))
+    rows = (DecodeRow(0, 8, 3, 0), DecodeRow(1, 9, 0, 2))
+    batch = steps.pack(StepPlan(2, prefill=(), decode=rows), {1: (4, 3)})
+
+    def state() -> list[torch.Tensor]:
+        caches = [mixer.cache for mixer in model._recurrent]
+        return [kept.clone() for cache in caches for kept in (cache.conv, cache.delta)]
+
+    def changed(before: list[torch.Tensor], slot: int) -> bool:
+        return not all(torch.equal(a[slot], b[slot]) for a, b in zip(before, state(), strict=True))
+
+    with torch.inference_mode():
+        before = state()
+        assert step.compiled.profile(batch)["gated_delta"] > 0
+        assert not changed(before, 0)
+        step(batch)
+        assert changed(before, 0)
+        assert not changed(before, 1)
+        model.accepted[1] = 2
+        before = state()
+        assert commit.compiled.profile(batch)["gated_delta_replay"] > 0
+        assert not changed(before, 1)
+        commit(batch)
+        assert changed(before, 1)
+        assert not changed(before, 0)
