@@ -184,6 +184,39 @@ int add_candidates(lk_bounds* bounds, const lk_candidate_select_args& args) {
     return add_noise(bounds, "candidate_select", args.noise);
 }
 
+int check_route(const char* op, const lk_rows& x, const lk_rows& route, int32_t top_k) {
+    if (top_k >= 1 && route.width == 2 * top_k && x.width % top_k == 0) return 0;
+    return lk_fail("%s: x of %d and a route of %d do not fit %d experts a row", op, x.width,
+                   route.width, top_k);
+}
+
+int check_moe_route(const lk_moe_route_args& args) {
+    if (args.top_k >= 1 && args.top_k <= LK_MOST_CANDIDATES && args.top_k <= args.logits.width &&
+        args.out.width == 2 * args.top_k) {
+        return 0;
+    }
+    return lk_fail("moe_route: %d of %d experts in rows of %d; up to %d are accepted", args.top_k,
+                   args.logits.width, args.out.width, LK_MOST_CANDIDATES);
+}
+
+int check_moe_matmul(const lk_moe_matmul_args& args) {
+    if (args.weight == nullptr) return lk_fail("moe_matmul: weight is NULL");
+    const int64_t k = lk_weight_columns(args.weight);
+    const int64_t rows = (static_cast<int64_t>(args.n) + 15) / 16 * 16 * args.experts;
+    if (args.experts < 1 || args.experts > LK_MOST_RANK || args.n < 1 ||
+        lk_weight_rows(args.weight) != rows || (args.inputs != 1 && args.inputs != args.top_k) ||
+        args.x.width != args.inputs * k ||
+        args.out.width != static_cast<int64_t>(args.top_k) * args.n) {
+        return lk_fail("moe_matmul: x of %d and out of %d do not fit %d experts of %d x %lld in a "
+                       "weight of %lld rows", args.x.width, args.out.width, args.experts, args.n,
+                       static_cast<i64>(k), static_cast<i64>(lk_weight_rows(args.weight)));
+    }
+    if (lk_weight_takes_int8(args.weight) && (args.xq.q == nullptr || args.xq.k != args.x.width)) {
+        return lk_fail("moe_matmul: xq: the weight reads int8 rows of %d", args.x.width);
+    }
+    return check_route("moe_matmul", args.out, args.route, args.top_k);
+}
+
 int check_slot_segment(const lk_bounds* bounds, const lk_batch* batch, int32_t s) {
     const lk_slot_segment segment = lk_segment_at(batch, s);
     if (segment.count > batch->max_query) {
@@ -244,6 +277,17 @@ int lk_bounds_add_hybrid(lk_bounds* bounds, int32_t op, const void* args) {
                              static_cast<const lk_draft_draw_args*>(args)->noise);
         case LK_OP_CANDIDATE_SELECT:
             return add_candidates(bounds, *static_cast<const lk_candidate_select_args*>(args));
+        case LK_OP_MOE_ROUTE: return check_moe_route(*static_cast<const lk_moe_route_args*>(args));
+        case LK_OP_MOE_MATMUL:
+            return check_moe_matmul(*static_cast<const lk_moe_matmul_args*>(args));
+        case LK_OP_MOE_SUM: {
+            const auto& sum = *static_cast<const lk_moe_sum_args*>(args);
+            return check_route("moe_sum", sum.x, sum.route, sum.top_k);
+        }
+        case LK_OP_MOE_SCALE: {
+            const auto& scale = *static_cast<const lk_moe_scale_args*>(args);
+            return check_route("moe_scale", scale.x, scale.route, scale.top_k);
+        }
         default: return 0;
     }
 }

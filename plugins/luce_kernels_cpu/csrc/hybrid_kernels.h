@@ -1,4 +1,4 @@
-// The kernels of hybrid_ops.h, once per instruction set.
+// The kernels of hybrid_ops.h but lk_moe_matmul, once per instruction set.
 #ifndef LUCE_HYBRID_KERNELS_H
 #define LUCE_HYBRID_KERNELS_H
 
@@ -19,7 +19,10 @@
     EACH(ring_write)            \
     EACH(draft_attention)       \
     EACH(draft_draw)            \
-    EACH(candidate_select)
+    EACH(candidate_select)      \
+    EACH(moe_route)             \
+    EACH(moe_sum)               \
+    EACH(moe_scale)
 
 #define LK_DECLARE_HYBRID(NAME) \
     void NAME(const void* args, const lk_batch* batch, lk_worker* worker);

@@ -152,6 +152,36 @@ typedef struct lk_candidate_select_args {
     int32_t* out;                   // [logits]
 } lk_candidate_select_args;
 
+// The experts of each row: the numbers of the top_k largest logits, largest first, ties to the lowest
+// number, then their softmax. out and every `route` below: [rows, 2, top_k].
+typedef struct lk_moe_route_args {
+    lk_rows logits, out;
+    int32_t top_k;  // at most LK_MOST_CANDIDATES
+} lk_moe_route_args;
+
+// out[row, place] = x[row, place or 0] @ weight[expert]^T. `weight` holds the experts' rows one
+// after the other, each expert's padded to a multiple of 16. x and xq as in lk_matmul_args, with the
+// `inputs` of a row (1 or top_k) side by side.
+typedef struct lk_moe_matmul_args {
+    const lk_weight* weight;
+    lk_rows x;
+    lk_quantized xq;
+    lk_rows route, out;
+    int32_t experts, top_k, inputs, n;
+} lk_moe_matmul_args;
+
+// out = the sum over places of x[place] * the route's weight.
+typedef struct lk_moe_sum_args {
+    lk_rows x, route, out;
+    int32_t top_k;
+} lk_moe_sum_args;
+
+typedef struct lk_moe_scale_args {
+    lk_rows x, route, out;
+    const float* scale;  // [experts]
+    int32_t experts, top_k;
+} lk_moe_scale_args;
+
 void lk_causal_conv1d(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_conv_replay(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_gated_delta(const void* args, const lk_batch* batch, lk_worker* worker);
@@ -166,5 +196,9 @@ void lk_ring_write(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_draft_attention(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_draft_draw(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_candidate_select(const void* args, const lk_batch* batch, lk_worker* worker);
+void lk_moe_route(const void* args, const lk_batch* batch, lk_worker* worker);
+void lk_moe_matmul(const void* args, const lk_batch* batch, lk_worker* worker);
+void lk_moe_sum(const void* args, const lk_batch* batch, lk_worker* worker);
+void lk_moe_scale(const void* args, const lk_batch* batch, lk_worker* worker);
 
 #endif

@@ -46,6 +46,10 @@ const Op kOps[LK_OP_COUNT] = {
     {"draft_attention", lk_draft_attention, sizeof(lk_draft_attention_args)},
     {"draft_draw", lk_draft_draw, sizeof(lk_draft_draw_args)},
     {"candidate_select", lk_candidate_select, sizeof(lk_candidate_select_args)},
+    {"moe_route", lk_moe_route, sizeof(lk_moe_route_args)},
+    {"moe_matmul", lk_moe_matmul, sizeof(lk_moe_matmul_args)},
+    {"moe_sum", lk_moe_sum, sizeof(lk_moe_sum_args)},
+    {"moe_scale", lk_moe_scale, sizeof(lk_moe_scale_args)},
 };
 
 int check_op(int32_t op, int64_t args_bytes) {

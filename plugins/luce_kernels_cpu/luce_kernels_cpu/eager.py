@@ -14,6 +14,7 @@ from torch import Tensor
 from luce_core.batch.packed import PackedBatch
 from luce_kernels_cpu import structs
 from luce_kernels_cpu.batch_view import fill_batch
+from luce_kernels_cpu.native_op import QuantizedRows
 from luce_kernels_cpu.native_weight import NativeWeight
 from luce_kernels_cpu.provider import address, provider
 from luce_kernels_cpu.structs import Domain, Op
@@ -22,8 +23,6 @@ from luce_kernels_cpu.views import (
     NO_ROWS,
     cache_view,
     partials_bytes,
-    quantized_at,
-    quantized_bytes,
     representable,
     tensor_rows,
 )
@@ -39,11 +38,8 @@ def quant_matmul(
     x = representable(x)
     rows = x.shape[0]
     batch = structs.Batch(rows=rows)
-    quantized, memory = NO_QUANTIZED, None
-    if weight.takes_int8:
-        memory = torch.empty(quantized_bytes(rows, weight.k) + 64, dtype=torch.uint8)
-        quantized = quantized_at(-(-memory.data_ptr() // 64) * 64, rows, weight.k)
-        provider().run(Op.QUANTIZE, structs.QuantizeArgs(tensor_rows(x), quantized), batch)
+    made = QuantizedRows(x) if weight.takes_int8 else None
+    quantized = NO_QUANTIZED if made is None else made.record
     args = structs.MatmulArgs(
         weight.handle, tensor_rows(x), quantized, address(bias), NO_ROWS, tensor_rows(out)
     )

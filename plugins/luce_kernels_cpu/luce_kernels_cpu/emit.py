@@ -61,6 +61,7 @@ def _native(record: Record, memory: Memory) -> c.Structure:
         tensors={**caches, **weights},
         facts=record.constants,
         quantized=memory.quantized(record.quantized_out),
+        quantized_in=memory.quantized(record.quantized_in),
         shared=memory.partials,
         logits=memory.logits,
     )

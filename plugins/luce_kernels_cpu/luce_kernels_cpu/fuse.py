@@ -88,6 +88,13 @@ def _writes_int8(record: Record) -> bool:
             return False
 
 
+def _reads_int8(record: Record) -> bool:
+    """Whether it multiplies its rows `x` in their int8 form."""
+    if record.native is not None:
+        return record.native.takes_int8(record.constants)
+    return record.op is Op.MATMUL and bool(record.constants["weight"].takes_int8)
+
+
 def _quantize_inputs(graph: Graph, *, share: bool) -> None:
     """Shared: one int8 form for all matmuls that read the same rows, made where the rows are made
     if that kernel can, else by a record of its own."""
@@ -95,7 +102,7 @@ def _quantize_inputs(graph: Graph, *, share: bool) -> None:
     producers = {r.out.value: r for r in graph.records if _writes_int8(r)}
     records: list[Record] = []
     for record in graph.records:
-        if record.op is Op.MATMUL and record.constants["weight"].takes_int8:
+        if _reads_int8(record):
             x = record.views["x"]
             key = (x.value, x.offset, x.width)
             quantized = made.get(key) if share else None

@@ -10,6 +10,7 @@ import ctypes as c
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -17,11 +18,19 @@ import torch
 from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
+from luce_core.ops.program import Work
 from luce_kernels_cpu import structs
 from luce_kernels_cpu.batch_view import fill_batch
 from luce_kernels_cpu.provider import provider
 from luce_kernels_cpu.structs import Domain, Op
-from luce_kernels_cpu.views import ALIGN, NO_QUANTIZED, representable, tensor_rows
+from luce_kernels_cpu.views import (
+    ALIGN,
+    NO_QUANTIZED,
+    quantized_at,
+    quantized_bytes,
+    representable,
+    tensor_rows,
+)
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -46,14 +55,18 @@ _DOMAINS = MappingProxyType({Arg.TOKENS: Domain.TOKENS, Arg.LOGITS: Domain.LOGIT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a record is filled from: rows by argument (`out` among them), caches and prepared
-    weights by argument, the op's constants, the int8 form of the output if it is wanted, and the
-    address of memory that all workers share, made for so many logit rows."""
+    """What a record is filled from.
+
+    Rows by argument (`out` among them), caches and prepared weights by argument, the op's
+    constants; the int8 form of the output if it is wanted, and that of the rows `x` if the op's
+    weight multiplies them so; the address of memory that all workers share, made for `logits` rows.
+    """
 
     rows: Mapping[str, structs.Rows]
     tensors: Mapping[str, Any]
     facts: Mapping[str, Any]
     quantized: structs.Quantized = NO_QUANTIZED
+    quantized_in: structs.Quantized = NO_QUANTIZED
     shared: int = 0
     logits: int = 0
 
@@ -68,7 +81,8 @@ class NativeOp:
 
     `int8_group(facts)` is how many values of an output row are finished at a time, where the kernel
     can write their int8 form as well or alone. `shared_bytes(facts, rows)` is how much memory
-    workers share for so many logit rows. `offer` goes to `register`.
+    workers share for so many logit rows. `int8_weight` names the packed weight that may want `x` as
+    int8. `work(constants, rows)` is for the profiler. `offer` goes to `register`.
     """
 
     name: str
@@ -77,11 +91,17 @@ class NativeOp:
     fill: Callable[[Given], c.Structure]
     int8_group: Callable[[Mapping[str, Any], int], int] | None = None
     shared_bytes: Callable[[Mapping[str, Any], int], int] = no_shared_bytes
+    int8_weight: str | None = None
+    work: Callable[[Mapping[str, Any], int], Work] | None = None
     offer: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
     @property
     def has_out(self) -> bool:
         return "out" in self.args
+
+    def takes_int8(self, constants: Mapping[str, Any]) -> bool:
+        """Whether a call with these weights reads `x` in its int8 form."""
+        return self.int8_weight is not None and bool(constants[self.int8_weight].takes_int8)
 
     def names(self, *kinds: Arg) -> tuple[str, ...]:
         """The arguments of these kinds, in order."""
@@ -99,6 +119,10 @@ class NativeOp:
             fill_batch(batch, given[name])
         logits = _logit_count(self, given)
         shared = torch.empty(self.shared_bytes(facts, logits) + ALIGN, dtype=torch.uint8)
+        quantized_in = NO_QUANTIZED
+        if self.takes_int8(given):
+            made = QuantizedRows(rows["x"])
+            quantized_in = made.record
         record = self.fill(
             Given(
                 rows={
@@ -107,6 +131,7 @@ class NativeOp:
                 },
                 tensors={name: given[name] for name in self.names(*CACHES, Arg.WEIGHT)},
                 facts=facts,
+                quantized_in=quantized_in,
                 shared=-(-shared.data_ptr() // ALIGN) * ALIGN,
                 logits=logits,
             )
@@ -117,6 +142,17 @@ class NativeOp:
     def read_rows(self) -> tuple[str, ...]:
         """The arguments that are rows of other ops."""
         return tuple(name for name in self.names(*ROWS) if name != "out")
+
+
+class QuantizedRows:
+    """The int8 form of rows x [R, ...]; it lives as long as this object."""
+
+    def __init__(self, x: Tensor) -> None:
+        rows, k = len(x), prod(x.shape[1:])
+        self._memory = torch.empty(quantized_bytes(rows, k) + ALIGN, dtype=torch.uint8)
+        self.record = quantized_at(-(-self._memory.data_ptr() // ALIGN) * ALIGN, rows, k)
+        args = structs.QuantizeArgs(tensor_rows(x), self.record)
+        provider().run(Op.QUANTIZE, args, structs.Batch(rows=rows))
 
 
 def _logit_count(op: NativeOp, given: Mapping[str, Any]) -> int:

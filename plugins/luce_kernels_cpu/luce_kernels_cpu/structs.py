@@ -37,6 +37,10 @@ class Op(IntEnum):
     DRAFT_ATTENTION = 23
     DRAFT_DRAW = 24
     CANDIDATE_SELECT = 25
+    MOE_ROUTE = 26
+    MOE_MATMUL = 27
+    MOE_SUM = 28
+    MOE_SCALE = 29
 
 
 class Domain(IntEnum):

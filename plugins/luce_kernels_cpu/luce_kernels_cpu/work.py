@@ -12,9 +12,10 @@ from luce_kernels_cpu.structs import Domain, Op
 def work_of(record: Record, batch: PackedBatch) -> Work:
     """Weights once, and the keys and values of each segment once; activations count for nothing,
     since they stay in the caches of the cores."""
-    if record.native is not None:
-        return _state(record, batch)
     rows = batch.logits if record.out.value.domain is Domain.LOGITS else batch.rows
+    if record.native is not None:
+        work = record.native.work
+        return _state(record, batch) if work is None else work(record.constants, rows)
     if record.op is Op.ATTENTION:
         return _attention(record, batch)
     if record.op is Op.EMBEDDING:

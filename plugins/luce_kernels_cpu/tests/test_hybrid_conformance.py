@@ -59,11 +59,12 @@ def load(
     return engine
 
 
-@pytest.fixture(scope="module", params=["Q8_0", "Q4_0 avx2"])
+@pytest.fixture(scope="module", params=["Q8_0", "Q4_0 avx2", "Q8_0 experts"])
 def engine_under_test(request, tmp_path_factory) -> Iterator[EngineUnderTest]:
-    qtype, _, isa = request.param.partition(" ")
-    isa = isa or provider().isas[0]
-    model = synthetic.SyntheticHybrid(qtype=qtype, seed=1)
+    qtype, *more = request.param.split()
+    isa = "avx2" if "avx2" in more else provider().isas[0]
+    sizes = {"experts": 6, "top_k": 2, "ff": 64} if "experts" in more else {}
+    model = synthetic.SyntheticHybrid(qtype=qtype, seed=1, **sizes)
     path = synthetic.write_hybrid(tmp_path_factory.mktemp("model") / "tiny.gguf", model)
     engine = load(path, isa=isa)
     assert all(bound.split_invariant for bound in engine._ops.bound)

@@ -1,0 +1,72 @@
+"""Products of experts: many rows of one expert, on any number of workers, and routes gone wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from luce_kernels_cpu import luce_register_kernels, native_op
+from luce_kernels_cpu.testing import pool, random_weight, same_bits
+from torch import Tensor
+
+from luce_core.device import Device
+from luce_core.ops.registry import OpRegistry
+from luce_core.weights.quant_types import QuantTensor
+
+plugin = pytest.importorskip("luce_qwen_dflash2")
+
+EXPERTS, TOP_K, N, K = 5, 2, 40, 256
+
+
+def bind(qtype: str, *, native: bool = True) -> Any:
+    registry = OpRegistry()
+    plugin.luce_register_ops(registry.register_op)
+    if native:
+        luce_register_kernels(registry.register_kernel)
+    flat = random_weight(qtype, EXPERTS * N, K)
+    blocks = flat.blocks.view(EXPERTS, N, -1)
+    weight = QuantTensor("experts", flat.qtype, (EXPERTS, N, K), blocks)
+    facts = {"qtype": qtype, "experts": EXPERTS, "top_k": TOP_K, "n": N, "k": K}
+    ops = registry.binder(Device("cpu"), torch.float32)
+    return ops.bind("moe_matmul", weights=(weight,), **facts)
+
+
+def route_of(rows: int) -> Tensor:
+    """All rows go to expert 1, and to others in turn; expert 0 is never chosen."""
+    route = torch.zeros(rows, 2, TOP_K)
+    route[:, 0, 0] = 1
+    route[:, 0, 1] = 2 + torch.arange(rows) % 3
+    return route
+
+
+@pytest.mark.parametrize("qtype", ["Q4_K", "Q6_K", "Q8_0", "F16", "IQ2_S"])
+@pytest.mark.parametrize("inputs", [1, TOP_K])
+def test_a_row_has_the_same_bits_in_company_and_on_any_workers(
+    qtype: str, inputs: int, monkeypatch
+) -> None:
+    product, route = bind(qtype), route_of(75)
+    x = torch.randn(75, inputs, K, generator=torch.Generator().manual_seed(1))
+    whole = None
+    for workers in (1, 2, 5):
+        owner = pool(workers)
+        owner.library.lk_pool_keep_all(owner.pool, 1)
+        monkeypatch.setattr(native_op, "provider", lambda owner=owner: owner)
+        found = product(x, route)
+        whole = found if whole is None else whole
+        assert same_bits(found, whole)
+        for row in (0, 40, 74):
+            here = slice(row, row + 1)
+            assert same_bits(product(x[here], route[here]), whole[here])
+
+
+@pytest.mark.parametrize("number", [-1.0, 5.0, 1e30, float("nan"), float("-inf")])
+def test_a_number_that_is_no_experts_leads_nowhere_else(number: float) -> None:
+    product, route = bind("Q8_0"), route_of(3)
+    x = torch.ones(3, 1, K)
+    expected = product(x, route)
+    route[1, 0, 1] = number
+    found = product(x, route)
+    route[1, 0, 1] = 0
+    assert same_bits(found[1], product(x, route)[1])
+    assert same_bits(found[::2], expected[::2])
