@@ -29,19 +29,13 @@ SLOTS = 6
 REPLAYED = "replayed by luce_kernels_cpu"
 
 
-def load(
-    path: Path,
-    *,
-    cache: str = "q8_0",
-    isa: str | None = None,
-    drafts: Callable[[Any, int], Sequence[int]] | None = None,
-) -> Any:
+def context_of(path: Path, *, cache: str = "q8_0", isa: str | None = None) -> LoadContext:
     registry = core_registry()
     plugin.luce_register_ops(registry.register_op)
     luce_register_kernels(registry.register_kernel)
     luce_register_recorders(registry.register_recorder)
     device = Device("cpu")
-    context = LoadContext(
+    return LoadContext(
         gguf=GgufFile.open(path),
         device=device,
         ops=registry.binder(device, torch.float32, threads=2, isa=isa),
@@ -52,6 +46,15 @@ def load(
         settings=None,
         progress=lambda done, total, what: None,
     )
+
+
+def load(
+    path: Path,
+    *,
+    isa: str | None = None,
+    drafts: Callable[[Any, int], Sequence[int]] | None = None,
+) -> Any:
+    context = context_of(path, isa=isa)
     own = provider()
     own.library.lk_pool_keep_all(own.pool, 1)  # or a busy machine tests one worker
     engine = engine_module.QwenEngine.load(context, drafts=drafts, max_draft=4 if drafts else 0)
@@ -114,3 +117,30 @@ def test_a_profile_leaves_recurrent_state_as_it_was(tmp_path, stepper) -> None:
         commit(batch)
         assert changed(before, 1)
         assert not changed(before, 0)
+
+
+@pytest.mark.parametrize("features", [(1,), (0, 2, 3)])
+def test_features_for_a_draft_are_outputs_of_the_replayed_step(
+    features: tuple[int, ...], tmp_path, stepper
+) -> None:
+    path = synthetic.write_hybrid(tmp_path / "tiny.gguf", synthetic.SyntheticHybrid(qtype="Q8_0"))
+    steps = stepper(load(path))
+    context = context_of(path)
+    model_module = pytest.importorskip("luce_qwen_dflash2.model")
+    config = engine_module.read_config(context.gguf.metadata)
+    model = model_module.Model(context, config, features=features)
+    room = engine_module.Room(blocks=BLOCKS, slots=SLOTS, max_draft=0, device=torch.device("cpu"))
+    model.allocate(room)
+    program = context.ops.program(
+        model.forward, max_rows=64, max_logits=8, max_segments=SLOTS, max_blocks=32
+    )
+    assert program.mode == REPLAYED
+    prompts = (PrefillSlice(0, 0, (5, 6, 7), True), PrefillSlice(1, 0, tuple(range(20)), False))
+    batch = steps.pack(StepPlan(1, prefill=prompts, decode=()))
+    with torch.inference_mode():
+        logits, captured = (x.clone() for x in program.run(batch))
+        model.allocate(room)  # fresh state
+        expected = model.forward(batch)
+    assert captured.shape == (23, len(features) * 64)
+    assert torch.equal(logits, expected[0])
+    assert torch.equal(captured, expected[1])
