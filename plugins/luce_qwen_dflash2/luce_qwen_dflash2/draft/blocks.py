@@ -54,17 +54,8 @@ def pack_pieces(
     host["logit_rows"][:logits] = [
         first + 1 + i for first, count in zip(starts, per_piece, strict=False) for i in range(count)
     ]
-    device = buffers.upload()
     return PackedBatch(
-        token_ids=device["token_ids"][:rows],
-        positions=device["positions"][:rows],
-        cu_seqlens=device["cu_seqlens"][: segments + 1],
-        slot_ids=device["slot_ids"][:segments],
-        context_lens=device["context_lens"][:segments],
-        block_tables=device["block_tables"][:segments],
-        kv_rows=device["kv_rows"][:rows],
-        logit_rows=device["logit_rows"][:logits],
-        cu_logits=device["cu_logits"][: segments + 1],
+        **buffers.upload(rows, segments, logits),
         rows=rows,
         segments=segments,
         logits=logits,
