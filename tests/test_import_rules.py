@@ -27,6 +27,7 @@ OPEN_TO_PLUGINS = (
     "luce_core.errors",
     "luce_core.device",
     "luce_core.hookspecs",
+    "luce_core.kv.block_table",
     "luce_core.kv.slot_table",
     "luce_core.ops",
     "luce_core.batch",

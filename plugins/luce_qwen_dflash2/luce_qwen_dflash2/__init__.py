@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from luce_core.ops.spec import OpSpec
 
 ARCHITECTURES = ("qwen35", "qwen35moe")
+ACCEPTS = frozenset(
+    {
+        "cache_type_k",
+        "cache_type_v",
+        "draft",
+        "draft_device",
+        "draft_block_size",
+        "draft_min_acceptance",
+    }
+)
 
 
 def build(context: LoadContext) -> SeqEngine:
@@ -27,7 +37,7 @@ def luce_register_engines(register: Callable[[EngineSpec], None]) -> None:
             name="qwen_dflash2",
             architectures=ARCHITECTURES,
             build=build,
-            accepts=frozenset({"cache_type_k", "cache_type_v"}),
+            accepts=ACCEPTS,
         )
     )
 

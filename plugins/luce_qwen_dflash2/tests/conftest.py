@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from luce_qwen_dflash2.engine import DraftSource, QwenEngine
+from luce_qwen_dflash2.draft.config import MAX_BLOCK, ConvShape, DraftConfig, SelectorShape
+from luce_qwen_dflash2.draft.synthetic import write_random_draft
+from luce_qwen_dflash2.drafting import DraftSource
+from luce_qwen_dflash2.engine import QwenEngine
+from luce_qwen_dflash2.ops.draft_ops import DRAFT_OPS
 from luce_qwen_dflash2.ops.target_ops import TARGET_OPS
+from luce_qwen_dflash2.synthetic import SyntheticHybrid, write_hybrid
 from luce_qwen_dflash2.testing import write_transformers_model
+from luce_qwen_dflash2.widths import FixedWidths, Widths
 from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
 from luce_core.device import Device
-from luce_core.engine import EngineLimits, LoadContext
+from luce_core.engine import DraftContext, EngineLimits, LoadContext
 from luce_core.ops.core_ops import core_registry
 from luce_core.ops.kv_layout import decode_rows
 from luce_core.ops.reference.quant_matmul import transposed_weight
@@ -97,6 +104,45 @@ def rewritten() -> Callable[..., Path]:
     return rewritten_file
 
 
+TINY = SyntheticHybrid(seed=4)
+TINY_DRAFT = DraftConfig(
+    layers=2,
+    width=TINY.width,
+    heads=4,
+    kv_heads=2,
+    head_dim=32,
+    context=4096,
+    eps=1e-6,
+    rope={"rotary_dim": 32, "interleaved": False, "theta": 1e7},
+    block_size=8,
+    mask_token=319,
+    target_layers=(0, 2, 3),
+    windows=(64, 64),
+    causal=(False, False),
+    conv=ConvShape(taps=2, group=16),
+    selector=SelectorShape(rank=32, top_k=16),
+)
+
+
+@pytest.fixture(scope="session")
+def tiny_pair(tmp_path_factory) -> tuple[Path, Path]:
+    """A hybrid model and a DFlash2 draft for it, with random weights."""
+    folder = tmp_path_factory.mktemp("pair")
+    draft = write_random_draft(
+        folder / "draft.gguf", TINY_DRAFT, vocab_size=TINY.vocab, inner=96, qtype="F32"
+    )
+    return write_hybrid(folder / "tiny.gguf", TINY), draft
+
+
+@pytest.fixture(scope="session")
+def write_tiny_draft() -> Callable[..., Path]:
+    def write(path: Path, **changes: object) -> Path:
+        config = replace(TINY_DRAFT, **changes)
+        return write_random_draft(path, config, vocab_size=TINY.vocab, inner=96, qtype="F32")
+
+    return write
+
+
 Load = Callable[..., QwenEngine]
 
 
@@ -107,8 +153,19 @@ def context_for(
     cache: str = "f32",
     max_context: int | None = None,
     registry: OpRegistry | None = None,
+    draft: Path | None = None,
+    block_size: int | None = None,
+    min_acceptance: float | None = None,
 ) -> LoadContext:
     device = Device("cpu")
+    beside = None
+    if draft is not None:
+        beside = DraftContext(
+            gguf=GgufFile.open(draft, role="draft"),
+            device=device,
+            block_size=block_size,
+            min_acceptance=min_acceptance,
+        )
     return LoadContext(
         gguf=GgufFile.open(path),
         device=device,
@@ -119,6 +176,7 @@ def context_for(
         sampler=lambda vocab_size: Sampler(slots, vocab_size),
         settings=None,
         progress=lambda done, total, what: None,
+        draft=beside,
     )
 
 
@@ -135,9 +193,14 @@ def load() -> Load:
         blocks: int = 64,
         drafts: DraftSource | None = None,
         max_draft: int = 0,
+        widths: Widths | None = None,
         **more: object,
     ) -> QwenEngine:
-        engine = QwenEngine.load(context_for(path, **more), drafts=drafts, max_draft=max_draft)
+        """With a `draft` and nothing else said, every block is as wide as the draft's."""
+        if more.get("draft") is not None and widths is None:
+            widths = FixedWidths(MAX_BLOCK)
+        context = context_for(path, **more)
+        engine = QwenEngine.load(context, drafts=drafts, max_draft=max_draft, widths=widths)
         engine.allocate(blocks)
         return engine
 
@@ -146,7 +209,7 @@ def load() -> Load:
 
 def registry_of_ops() -> OpRegistry:
     registry = core_registry()
-    for spec in TARGET_OPS:
+    for spec in (*TARGET_OPS, *DRAFT_OPS):
         registry.register_op(spec)
     return registry
 

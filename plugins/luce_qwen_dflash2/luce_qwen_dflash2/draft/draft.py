@@ -94,14 +94,20 @@ class Draft:
             max_blocks=1,
         ).run
 
-    def reset(self, slot_id: int) -> None:
-        """The slot is admitted or retired: it holds nothing. Its ring is not cleared, since no
-        position is read before it has been injected."""
-        self._filled[slot_id] = 0
+    def reset(self, slot_id: int, position: int = 0) -> None:
+        """The slot is admitted or retired: it holds nothing, and `position` comes next. Its ring is
+        not cleared, since no position from there on is read before it has been injected; a slot
+        that begins inside a context drafts badly until its window is behind that position."""
+        self._filled[slot_id] = position
 
     def filled(self, slot_id: int) -> int:
         """Tokens injected so far: the position of the anchor that may be proposed for."""
         return self._filled[slot_id]
+
+    @property
+    def held_slots(self) -> list[int]:
+        """Slots that hold tokens."""
+        return [slot_id for slot_id, filled in enumerate(self._filled) if filled]
 
     def room(self, slot_id: int) -> int:
         """Drafts that fit behind the slot's tokens before the draft's own context ends."""

@@ -124,3 +124,8 @@ class LoadedDraft:
             max_context=self.max_context,
             ring_dtype=self._ring_dtype,
         )
+
+
+def read_target_layers(context: DraftContext, target: TargetShape) -> tuple[int, ...]:
+    """The layers whose features the file asks for; ModelFileError if it does not fit the target."""
+    return read_config(context.gguf, target).target_layers

@@ -11,7 +11,7 @@ from torch import Tensor
 from luce_core.weights.gguf_writer import write_gguf
 from luce_core.weights.quant_types import QuantTensor
 from luce_qwen_dflash2.draft.config import DraftConfig
-from luce_qwen_dflash2.draft.naming import LLAMA_CPP, Naming, naming_of
+from luce_qwen_dflash2.draft.naming import LLAMA_CPP, naming_of
 
 Weights = Mapping[str, Tensor | QuantTensor]
 
@@ -32,7 +32,8 @@ def write_draft(
     """
     naming = naming_of(arch)
     tensors = {naming.first_name(name): weight for name, weight in weights.items()}
-    return write_gguf(path, arch, {**_metadata(config, weights, naming), **(extra or {})}, tensors)
+    inner = weights["blk.0.ffn_gate.weight"].shape[0]
+    return write_gguf(path, arch, {**draft_metadata(config, inner, arch), **(extra or {})}, tensors)
 
 
 def tensor_names(config: DraftConfig) -> dict[str, str]:
@@ -74,12 +75,14 @@ def tensor_names(config: DraftConfig) -> dict[str, str]:
     return names
 
 
-def _metadata(config: DraftConfig, weights: Weights, naming: Naming) -> dict[str, object]:
+def draft_metadata(config: DraftConfig, inner: int, arch: str = LLAMA_CPP) -> dict[str, object]:
+    """The keys of a draft whose feed-forward layers have the width `inner`."""
+    naming = naming_of(arch)
     values: dict[str, object] = {
         "block_count": config.layers,
         "context_length": config.context,
         "embedding_length": config.width,
-        "feed_forward_length": weights["blk.0.ffn_gate.weight"].shape[0],
+        "feed_forward_length": inner,
         "attention.head_count": config.heads,
         "attention.head_count_kv": config.kv_heads,
         "attention.key_length": config.head_dim,

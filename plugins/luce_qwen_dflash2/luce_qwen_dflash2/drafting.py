@@ -1,0 +1,180 @@
+"""Whose tokens are drafted, by what, and what the draft is told of every step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from luce_core.errors import EngineDead
+from luce_core.plan import StepPlan
+from luce_core.request import Request
+from luce_core.sampling.accept import Accepted
+from luce_core.sampling.sampler import Sampler
+from luce_qwen_dflash2.acceptance_watch import AcceptanceWatch
+from luce_qwen_dflash2.draft.draft import Anchor, Draft, Kept
+from luce_qwen_dflash2.widths import Widths
+
+log = logging.getLogger(__name__)
+
+# Proposes up to `width` tokens that may follow the request's own; host work only.
+DraftSource = Callable[[Request, int], Sequence[int]]
+Drafts = Mapping[int, Sequence[int]]
+
+
+class Drafting:
+    """Drafts of an engine's steps. Engine thread only.
+
+    `draft` proposes; `source`, for tests and benchmarks, replaces what is proposed, at the draft's
+    full cost if there is one. At least one of both is there. What fails here costs drafts, never a
+    request: a slot whose features could not be taken in drafts no more until it is admitted again.
+    """
+
+    def __init__(
+        self, draft: Draft | None, source: DraftSource | None, widths: Widths, sampler: Sampler
+    ) -> None:
+        assert draft is not None or source is not None
+        self._widths = widths
+        self._draft = draft
+        self._source = source
+        self._sampler = sampler
+        self._watch = AcceptanceWatch()
+        self._new: set[int] = set()  # admitted, and no rows of theirs have been seen
+        self._lost: set[int] = set()
+        self._has_failed = False
+
+    @property
+    def held_slots(self) -> set[int]:
+        """Slots of which something is kept."""
+        filled = () if self._draft is None else self._draft.held_slots
+        return {*self._new, *self._lost, *filled}
+
+    def use(self, widths: Widths) -> None:
+        """Change who chooses the widths; while no slot is held."""
+        self._widths = widths
+
+    def admit(self, slot_id: int) -> None:
+        self._forget(slot_id)
+        self._new.add(slot_id)
+        self._widths.admit(slot_id)
+
+    def retire(self, slot_id: int) -> None:
+        """Idempotent."""
+        self._forget(slot_id)
+        self._new.discard(slot_id)
+
+    def _forget(self, slot_id: int) -> None:
+        self._lost.discard(slot_id)
+        if self._draft is not None:
+            self._draft.reset(slot_id)
+
+    def propose(self, plan: StepPlan, requests: Mapping[int, Request]) -> dict[int, list[int]]:
+        """Drafts by slot id for the decode rows of a plan, all of them that `accept` could take."""
+        if not plan.decode:
+            return {}
+        rows = {row.slot_id: row for row in plan.decode}
+        room = {
+            slot_id: space
+            for slot_id, row in rows.items()
+            if (space := self._room(slot_id, row.position, row.max_draft))
+        }
+        widths = self._widths.choose(
+            room, others=len(rows) - len(room), with_prompts=bool(plan.prefill)
+        )
+        if not widths:
+            return {}
+        try:
+            proposed = self._proposed(
+                [
+                    Anchor(
+                        slot_id,
+                        rows[slot_id].token,
+                        rows[slot_id].position,
+                        width,
+                        self._sampler.draft_noise(slot_id, width),
+                    )
+                    for slot_id, width in widths.items()
+                ],
+                requests,
+            )
+        except EngineDead:
+            raise
+        except Exception:
+            self._failed("propose; the step goes on without drafts")
+            return {}
+        clipped = self._sampler.clip_drafts(list(widths), proposed)
+        return {slot_id: tokens for slot_id, tokens in zip(widths, clipped, strict=True) if tokens}
+
+    def _room(self, slot_id: int, position: int, most: int) -> int:
+        """Drafts that the plan, the draft's context and what it has seen of the slot allow."""
+        draft = self._draft
+        if draft is None or not most:
+            return most
+        if slot_id in self._lost or draft.filled(slot_id) != position:
+            return 0
+        return min(most, draft.room(slot_id))
+
+    def _proposed(
+        self, anchors: Sequence[Anchor], requests: Mapping[int, Request]
+    ) -> Sequence[Sequence[int]]:
+        tokens: Sequence[Sequence[int]] = ()
+        if self._draft is not None:
+            tokens = self._draft.propose(anchors)
+        if self._source is not None:
+            tokens = [
+                list(self._source(requests[anchor.slot_id], anchor.drafts))[: anchor.drafts]
+                for anchor in anchors
+            ]
+        return tokens
+
+    def settle(
+        self,
+        plan: StepPlan,
+        drafts: Drafts,
+        accepted: Mapping[int, Accepted],
+        features: Tensor | None,
+    ) -> None:
+        """After a step: the draft takes in the rows that stay, `features` [T, F] of all rows, and
+        the widths learn what was accepted."""
+        for slot_id, tokens in drafts.items():
+            if accepted[slot_id].error is None:
+                count = len(accepted[slot_id].tokens) - 1
+                self._widths.learn(slot_id, len(tokens), count)
+                self._watch.add(len(tokens), count)
+        if self._draft is None or features is None:
+            return
+        kept = self._kept(plan, drafts, accepted)
+        for each in kept:
+            if each.slot_id in self._new:
+                self._new.discard(each.slot_id)
+                self._draft.reset(each.slot_id, each.position)
+        try:
+            self._draft.inject(features, kept)
+        except EngineDead:
+            raise
+        except Exception:
+            self._lost.update(each.slot_id for each in kept)
+            self._failed("take in a step; its slots draft no more")
+
+    def _kept(self, plan: StepPlan, drafts: Drafts, accepted: Mapping[int, Accepted]) -> list[Kept]:
+        """The durable rows of each slot: all of a prompt's; of a decode segment the anchor and the
+        accepted drafts, which are as many as its new tokens. A failed slot is about to be retired.
+        """
+        kept, row = [], 0
+        for piece in plan.prefill:
+            count = len(piece.tokens)
+            if accepted[piece.slot_id].error is None and piece.slot_id not in self._lost:
+                kept.append(Kept(piece.slot_id, row, piece.start, count))
+            row += count
+        for each in plan.decode:
+            count = len(accepted[each.slot_id].tokens)
+            if count and each.slot_id not in self._lost:
+                kept.append(Kept(each.slot_id, row, each.position, count))
+            row += 1 + len(drafts.get(each.slot_id, ()))
+        return kept
+
+    def _failed(self, what: str) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            log.exception("the draft model could not %s (further failures are not logged)", what)
