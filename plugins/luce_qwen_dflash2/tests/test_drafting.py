@@ -111,7 +111,7 @@ def draw_prompts() -> Callable[[int], list[tuple[int, ...]]]:
 @pytest.mark.parametrize(
     ("drafts", "count"),
     [
-        *[(k, 24) for k in (1, 3, 7)],
+        *[(k, 18) for k in (1, 3, 7)],
         *[pytest.param(k, 200, marks=pytest.mark.slow) for k in (1, 3, 7)],
     ],
 )

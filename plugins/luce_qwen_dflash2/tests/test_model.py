@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from luce_qwen_dflash2.config import read_config
+from luce_qwen_dflash2.limits import engine_capabilities, scratch_bytes
 from luce_qwen_dflash2.linear import LinearWeights
 from luce_qwen_dflash2.model import Model
 from luce_qwen_dflash2.room import Room
@@ -18,6 +19,7 @@ from luce_qwen_dflash2.synthetic import SyntheticHybrid, write_hybrid
 from luce_core.batch.build import BatchBuffers, pack
 from luce_core.ops.bound import BoundOp
 from luce_core.ops.cases import CaseMaker
+from luce_core.ops.record import record
 from luce_core.plan import PrefillSlice, StepPlan
 from luce_core.scheduler.policy import SchedulerPolicy
 from luce_core.testing.driver import Driver
@@ -294,6 +296,41 @@ def test_memory_need_counts_state_and_logs_of_a_slot(tiny, load) -> None:
         assert caches[0].conv_log.shape[1] == rows
     assert plain.memory_need.bytes_per_token == 2 * 2 * 32 * 4
     assert plain.memory_need.scratch > 0
+
+
+@pytest.mark.parametrize("features", [(), (3,), (0, 3), (1, 3, 5, 6, 7)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        SyntheticHybrid(layers=8, width=256, ff=870, state_dim=26, key_heads=4, value_heads=12),
+        SyntheticHybrid(layers=8, width=256, ff=256, heads=24, kv_heads=2),
+        SyntheticHybrid(layers=8, width=256, ff=96, experts=8, top_k=3),
+    ],
+    ids=["27B's proportions", "wide attention", "experts"],
+)
+def test_scratch_holds_what_a_recorded_pass_takes(model, features, tmp_path, context) -> None:
+    path = write_hybrid(tmp_path / "model.gguf", model)
+    loading = context(path)
+    config = read_config(loading.gguf.metadata)
+    forward = Model(loading, config, features=features).forward
+    capabilities = engine_capabilities(
+        config,
+        slots=4,
+        max_context=None,
+        vocab_size=model.vocab,
+        max_draft=7,
+        has_features=bool(features),
+    )
+    arena = record(
+        forward,
+        max_rows=capabilities.max_step_rows,
+        max_logits=4 * 8,
+        max_segments=4,
+        max_blocks=32,
+    ).arena
+    scratch = scratch_bytes(config, capabilities, features=len(features))
+    print(f"{sum(arena) / 2**20:.1f} MiB of {scratch / 2**20:.1f}")
+    assert sum(arena) <= scratch < 1.6 * sum(arena)
 
 
 def test_the_real_model_has_the_published_state_sizes(load) -> None:
