@@ -19,6 +19,7 @@ from luce_qwen_dflash2.synthetic import SyntheticHybrid, write_hybrid
 from luce_qwen_dflash2.widths import AdaptiveWidths, FixedWidths
 
 from luce_core.request import FinishReason, Request, SamplingParams
+from luce_core.sampling.noise import row_key
 from luce_core.testing.driver import Driver
 from luce_core.testing.leak_check import leak_check
 
@@ -284,6 +285,9 @@ def test_fifty_cycles_of_a_sampled_text_begin_with_its_last_token(
     for (anchor, block), rows in zip(spy.blocks, spy.rows, strict=True):
         assert rows == [whole[anchor.position], *[MASK] * len(block)]
         assert anchor.noise.temperature == 1.0
+        ahead = anchor.position - len(request.prompt) + 1
+        keys = tuple(row_key(3, 0, ahead + draft) for draft in range(len(block)))
+        assert anchor.noise.keys == keys
 
 
 def test_all_drafting_slots_share_one_pass(tiny_pair: Pair, load: Any) -> None:
@@ -444,6 +448,22 @@ def test_fixed_widths_bound_every_block(tiny_pair: Pair, load: Any) -> None:
     driver.run()
     assert {anchor.drafts for anchor, _ in spy.blocks} <= {1, 2}
     assert spy.blocks
+
+
+def test_a_draft_of_another_model_is_warned_about_once(
+    tiny_pair: Pair, load: Any, caplog: Any
+) -> None:
+    """Random weights: of 320 tokens the draft hits the next one by chance alone."""
+    target, draft = tiny_pair
+    engine = load(target, draft=draft, blocks=BLOCKS)
+    driver = Driver(engine, pool_blocks=BLOCKS)
+    params = SamplingParams(temperature=1.0, seed=1)
+    requests = [driver.submit(prompt(9, n), max_tokens=120, params=params) for n in range(6)]
+    driver.run()
+    assert sum(request.proposed for request in requests) > 2 * 200 * 7
+    lines = [r for r in caplog.records if "were accepted" in r.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].levelname == "WARNING"
 
 
 def test_a_slot_that_stays_in_the_rings_is_a_leak(tiny_pair: Pair, load: Any) -> None:
