@@ -16,6 +16,7 @@ import random
 import statistics
 import time
 
+import torch
 from luce_qwen_dflash2.engine import QwenEngine
 from luce_qwen_dflash2.replayed import ReplayedDrafts, corruption_for
 from luce_qwen_dflash2.widths import FixedWidths, Widths
@@ -24,6 +25,7 @@ from rich.table import Table
 
 from luce_core.device import Device
 from luce_core.engine import DraftContext, EngineLimits, LoadContext
+from luce_core.host_memory import usable_cores
 from luce_core.load import build_registry
 from luce_core.plugin_manager import build_plugin_manager
 from luce_core.request import Request
@@ -103,6 +105,8 @@ def run(
 
 def main() -> None:
     options = parsed()
+    # As `luce serve` does: torch threads that share a core spin while they wait for each other.
+    torch.set_num_threads(options.threads or max(1, usable_cores() - 1))
     source = NoDrafts() if options.tokens_per_round is not None else None
     plain = load(options, None, with_draft=False)
     drafting = load(options, source, with_draft=True)
@@ -139,8 +143,6 @@ def main() -> None:
 
 
 def parsed() -> argparse.Namespace:
-    import torch
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("target")
     parser.add_argument("draft")

@@ -34,6 +34,16 @@ class Wish(NamedTuple):
     most: int
 
 
+class Choice(NamedTuple):
+    """The widths that pay, those with which the slots without drafts try it, the seconds of the
+    former step, and what the latter is expected to lose against it."""
+
+    widths: list[int]
+    trial: list[int]
+    seconds: float
+    loss_s: float
+
+
 class Widths(Protocol):
     """Chooses the drafts of every step. Tokens never depend on the choice."""
 
@@ -83,6 +93,8 @@ class AdaptiveWidths:
         self._acceptance: dict[int, float] = {}
         self._trying: frozenset[int] = frozenset()
         self._credit_s = 0.0
+        self._situation: object = None
+        self._choice = Choice([], [], 0.0, 0.0)
 
     def acceptance(self, slot_id: int) -> float:
         """The running average of a slot."""
@@ -106,39 +118,40 @@ class AdaptiveWidths:
         self._trying = frozenset()
         if not room or (with_prompts and not DRAFT_BESIDE_PROMPTS):
             return {}
-        wishes = []
-        for slot_id, space in room.items():
-            acceptance = self.acceptance(slot_id)
-            most = floored(acceptance, space, self._min_acceptance)
-            wishes.append(Wish(acceptance, most))
-        widths = best_widths(wishes, others, self._costs)
-        if 0 in widths:
-            trial = self._trial(widths, wishes, list(room.values()), others)
+        situation = (tuple(room.items()), tuple(map(self.acceptance, room)), others)
+        if situation != self._situation:
+            # It stays the same as long as nobody drafts: then the choice must cost nothing.
+            self._situation = situation
+            self._choice = self._best(*situation)
+        widths, trial, seconds, loss_s = self._choice
+        if trial != widths:
+            self._credit_s = min(loss_s, self._credit_s + TRIAL_SHARE * seconds)
+        if trial != widths and self._credit_s >= loss_s:
+            self._credit_s = 0.0
             pairs = zip(room, widths, trial, strict=True)
             self._trying = frozenset(slot_id for slot_id, now, then in pairs if then > now)
             widths = trial
         return {slot_id: width for slot_id, width in zip(room, widths, strict=True) if width}
 
-    def _trial(
-        self, widths: list[int], wishes: Sequence[Wish], room: Sequence[int], others: int
-    ) -> list[int]:
-        """The widths, or once the credit is there, those of a step in which all slots draft."""
+    def _best(
+        self, room: Sequence[tuple[int, int]], acceptances: Sequence[float], others: int
+    ) -> Choice:
+        wishes = [
+            Wish(acceptance, floored(acceptance, space, self._min_acceptance))
+            for (_, space), acceptance in zip(room, acceptances, strict=True)
+        ]
         slots, costs = len(wishes) + others, self._costs
+        widths = best_widths(wishes, others, costs)
         seconds = costs.seconds(slots, sum(widths))
         tokens = others + sum(map(expected_tokens, wishes, widths))
         row_tokens = costs.row_seconds(slots) * tokens / seconds
         trial = [
             width or min(space, max(_TRIAL_DRAFTS, paying(wish, row_tokens)))
-            for width, wish, space in zip(widths, wishes, room, strict=True)
+            for width, wish, (_, space) in zip(widths, wishes, room, strict=True)
         ]
         trial_tokens = others + sum(map(expected_tokens, wishes, trial))
         worth_s = seconds * trial_tokens / tokens / _MARGIN
-        loss_s = costs.seconds(slots, sum(trial)) - worth_s
-        self._credit_s = min(loss_s, self._credit_s + TRIAL_SHARE * seconds)
-        if self._credit_s < loss_s:
-            return widths
-        self._credit_s = 0.0
-        return trial
+        return Choice(widths, trial, seconds, costs.seconds(slots, sum(trial)) - worth_s)
 
 
 def expected_tokens(wish: Wish, width: int) -> float:

@@ -372,15 +372,15 @@ def test_a_slot_whose_features_are_lost_drafts_no_more_until_it_is_admitted_agai
     request = driver.submit(text, max_tokens=20)
     driver.step()
     driver.step()
-    inject = engine._drafting._draft._inject
+    inject = engine._drafting._draft.inject
 
-    def broken(batch: Any) -> None:
+    def broken(features: Any, kept: Any) -> None:
         raise RuntimeError("no room")
 
-    engine._drafting._draft._inject = broken
+    engine._drafting._draft.inject = broken
     driver.step()
     proposed = request.proposed
-    engine._drafting._draft._inject = inject
+    engine._drafting._draft.inject = inject
     driver.run()
     assert request.generated == known
     assert request.proposed == proposed > 0

@@ -120,6 +120,7 @@ def guesses_of(known: list[Text]) -> DraftSource:
     return guess
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("setting", "runs"),
     [("top_k", 300), *[pytest.param(each, 20_000, marks=pytest.mark.slow) for each in SETTINGS]],

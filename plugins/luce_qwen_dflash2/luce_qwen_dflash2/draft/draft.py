@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from luce_core.ops.registry import OpBinder
 from luce_core.sampling.sampler import DraftNoise
+from luce_qwen_dflash2.draft.backlog import BACKLOG_ROWS, Backlog
 from luce_qwen_dflash2.draft.blocks import Piece, draft_buffers, pack_pieces
 from luce_qwen_dflash2.draft.config import DraftConfig
 from luce_qwen_dflash2.draft.model import DraftModel
@@ -65,6 +66,7 @@ class Draft:
         self._max_draft = max_draft
         self._max_context = max_context
         self._filled = [0] * slots
+        self._backlog = Backlog(slots, model.features, ops.dtype, ops.device)
         self._rings = rings = Rings(
             config,
             slots=slots,
@@ -99,6 +101,7 @@ class Draft:
         not cleared, since no position from there on is read before it has been injected; a slot
         that begins inside a context drafts badly until its window is behind that position."""
         self._filled[slot_id] = position
+        self._backlog.clear(slot_id)
 
     def filled(self, slot_id: int) -> int:
         """Tokens injected so far: the position of the anchor that may be proposed for."""
@@ -115,10 +118,33 @@ class Draft:
 
     def inject(self, features: Tensor, kept: Sequence[Kept]) -> None:
         """Take in a step: `features` [T, F] has the residual streams behind `target_layers` side by
-        side; the rows of `kept` (one entry a slot) enter, the others never happened."""
+        side; the rows of `kept` (one entry a slot) enter, the others never happened.
+
+        Few rows wait in a backlog until their slot drafts or has no room for more.
+        """
         for each in kept:
             assert each.position == self._filled[each.slot_id], (each, self._filled[each.slot_id])
             self._filled[each.slot_id] += each.rows
+        at_once = [k for k in kept if not self._backlog.has_room(k.slot_id, k.rows)]
+        if at_once:
+            rows = {each.slot_id: each.rows for each in kept}
+            self._catch_up({s: self._filled[s] - rows.get(s, 0) for s in range(len(self._filled))})
+            self._inject_all(features, [k for k in at_once if k.rows > BACKLOG_ROWS])
+        waiting = [k for k in kept if k.rows <= BACKLOG_ROWS]
+        self._backlog.add(features, [(k.slot_id, k.first_row, k.rows) for k in waiting])
+
+    def _catch_up(self, stops: Mapping[int, int]) -> None:
+        """Empty the backlogs of these slots, which end before the position `stops[slot_id]`."""
+        waiting = [
+            Kept(slot_id, self._backlog.first_row(slot_id), stop - count, count)
+            for slot_id, stop in stops.items()
+            if (count := self._backlog.count(slot_id))
+        ]
+        self._inject_all(self._backlog.rows, waiting)
+        for each in waiting:
+            self._backlog.clear(each.slot_id)
+
+    def _inject_all(self, features: Tensor, kept: Sequence[Kept]) -> None:
         newest = [_newest(each, self._rings.longest) for each in kept if each.rows]
         for part in _chunks(newest, INJECT_ROWS):
             self._inject_part(features, part)
@@ -141,6 +167,7 @@ class Draft:
         for anchor in anchors:
             assert anchor.position == self._filled[anchor.slot_id], anchor
             assert 1 <= anchor.drafts <= self.room(anchor.slot_id), anchor
+        self._catch_up({anchor.slot_id: anchor.position for anchor in anchors})
         self._set_noise(anchors)
         mask = self._config.mask_token
         pieces = [Piece(a.slot_id, a.position, (a.token, *(mask,) * a.drafts)) for a in anchors]

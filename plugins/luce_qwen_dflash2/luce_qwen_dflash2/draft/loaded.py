@@ -11,6 +11,7 @@ from torch import Tensor
 from luce_core.engine import DraftContext
 from luce_core.errors import ConfigError
 from luce_core.ops.registry import OpBinder
+from luce_qwen_dflash2.draft.backlog import backlog_bytes
 from luce_qwen_dflash2.draft.config import DraftConfig, TargetShape, read_config
 from luce_qwen_dflash2.draft.draft import INJECT_ROWS, Draft
 from luce_qwen_dflash2.draft.model import DraftModel, Progress
@@ -102,14 +103,15 @@ class LoadedDraft:
 
     @property
     def memory(self) -> DraftMemory:
-        """Rings; staged features, activations of the widest pass (about ten rows of width alive)
-        and logits with a working copy."""
+        """Rings and backlog; staged features, activations of the widest pass (about ten rows of
+        width alive) and logits with a working copy."""
         config, item = self._config, self._ops.dtype.itemsize
         rows = max(INJECT_ROWS, self._slots * (1 + self.max_draft))
         row = 10 * max(config.width, config.heads * config.head_dim)
         logits = 2 * self._slots * self.max_draft * self._vocab_size
         return DraftMemory(
-            per_slot=ring_bytes(config, self.max_context, self._ring_dtype),
+            per_slot=ring_bytes(config, self.max_context, self._ring_dtype)
+            + backlog_bytes(self._model.features, self._ops.dtype),
             scratch=item * (INJECT_ROWS * self._model.features + rows * row) + 4 * logits,
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from luce_qwen_dflash2.draft.backlog import BACKLOG_ROWS
 from luce_qwen_dflash2.draft.config import DraftConfig
 from luce_qwen_dflash2.draft.draft import Anchor, Kept
 from luce_qwen_dflash2.ops.draft_ops import DRAFT_OPS
@@ -216,7 +217,8 @@ def test_rings_of_half_precision_draft_nearly_the_same(
         ours.draft.propose([Anchor(0, 6, 100, 7)])
     difference = (half.seen_hidden[0] - whole.seen_hidden[0]).abs().max()
     assert 0 < difference < 2e-2
-    assert 2 * half.loaded.memory.per_slot == whole.loaded.memory.per_slot
+    backlog = BACKLOG_ROWS * 3 * WIDTH * 4
+    assert 2 * (half.loaded.memory.per_slot - backlog) == whole.loaded.memory.per_slot - backlog
 
 
 def test_a_smaller_block_size_bounds_the_drafts(load: Any, second: DraftConfig) -> None:
@@ -240,8 +242,37 @@ def test_memory_counts_the_rings(config: DraftConfig, load: Any) -> None:
     """A ring is the window, or the whole context where a layer sees everything."""
     ours = load(config, max_context=256)
     entries = sum(window or 256 for window in config.windows)
-    assert ours.loaded.memory.per_slot == 2 * 4 * config.kv_heads * config.head_dim * entries
+    rings = 2 * 4 * config.kv_heads * config.head_dim * entries
+    assert ours.loaded.memory.per_slot == rings + BACKLOG_ROWS * 3 * WIDTH * 4
     assert ours.loaded.memory.scratch > 512 * 3 * WIDTH * 4
+
+
+def test_rows_that_come_one_by_one_wait_and_lose_nothing(
+    config: DraftConfig, load: Any, features_of: Any
+) -> None:
+    """A pass for every BACKLOG_ROWS tokens of slots that do not draft, whoever else fills up."""
+    slow, whole = load(config), load(config)
+    texts = {0: features_of(150, 1), 1: features_of(150, 2)}
+    passes, inject = 0, slow.draft._inject
+
+    def counted(batch: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return inject(batch)
+
+    slow.draft._inject = counted
+    for at in range(150):
+        step = torch.cat([texts[0][at : at + 1], texts[1][at : at + 1]])
+        rows = [Kept(0, 0, at, 1)] if at < 7 else [Kept(0, 0, at, 1), Kept(1, 1, at - 7, 1)]
+        slow.draft.inject(step, rows)
+    assert passes <= 150 // BACKLOG_ROWS + 1
+    slow.inject(texts[0][:40], slot=2)  # at once
+    whole.inject(texts[0])
+    whole.inject(texts[1][7:], slot=1)
+    whole.inject(texts[0][:40], slot=2)
+    for slot, length in ((0, 150), (1, 143), (2, 40)):
+        anchor = Anchor(slot, 4, length, 7)
+        assert slow.draft.propose([anchor]) == whole.draft.propose([anchor])
 
 
 def test_gaps_and_repeats_in_what_is_injected_are_our_own_fault(
