@@ -1,0 +1,135 @@
+"""Many random prompts beside a draft: whoever joins, leaves or is cancelled, no token changes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from luce_qwen_dflash2.engine import QwenEngine
+from luce_qwen_dflash2.replayed import ReplayedDrafts
+
+from luce_core.request import FinishReason, Request, SamplingParams
+from luce_core.testing.driver import Driver
+from luce_core.testing.leak_check import leak_check
+
+VOCAB = 320
+BLOCKS = 128
+Pair = tuple[Path, Path]
+Known = dict[tuple[int, ...], list[int]]
+
+
+def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
+    return tuple(random.Random(f"{length} {salt}").choices(range(250), k=length))
+
+
+def known_texts(
+    engine: QwenEngine, prompts: list[tuple[int, ...]], new: int, params: list[SamplingParams]
+) -> Known:
+    """What an engine without drafts generates, each prompt alone."""
+    known = {}
+    for each, how in zip(prompts, params, strict=True):
+        driver = Driver(engine, pool_blocks=BLOCKS)
+        request = driver.submit(each, max_tokens=new, params=how)
+        driver.run()
+        known[each] = list(request.generated)
+    return known
+
+
+def randomly_driven(
+    engine: QwenEngine,
+    prompts: list[tuple[int, ...]],
+    params: list[SamplingParams],
+    *,
+    new: int,
+    seed: int,
+    company: int = 6,
+) -> list[Request]:
+    """All prompts, at most `company` at once; they join at random times, some are cancelled."""
+    chance = random.Random(seed)
+    driver = Driver(engine, pool_blocks=BLOCKS)
+    requests: list[Request] = []
+    while len(requests) < len(prompts) or any(r.finish is None for r in requests):
+        live = [r for r in requests if r.finish is None]
+        if len(requests) < len(prompts) and len(live) < company and chance.random() < 0.6:
+            at = len(requests)
+            requests.append(driver.submit(prompts[at], max_tokens=new, params=params[at]))
+        if live and chance.random() < 0.02:
+            driver.cancel(chance.choice(live))
+        driver.step()
+    leak_check(driver.scheduler, engine=engine)
+    return requests
+
+
+@pytest.fixture(scope="module")
+def draw_prompts() -> Callable[[int], list[tuple[int, ...]]]:
+    def draw(count: int) -> list[tuple[int, ...]]:
+        chance = random.Random(17)
+        return [prompt(chance.randint(1, 60), salt) for salt in range(count)]
+
+    return draw
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("drafts", "count"),
+    [
+        *[(k, 18) for k in (1, 3, 7)],
+        *[pytest.param(k, 200, marks=pytest.mark.slow) for k in (1, 3, 7)],
+    ],
+)
+def test_joins_and_cancels_among_drafting_slots_change_no_tokens(
+    drafts: int,
+    count: int,
+    temperature: float,
+    tiny_pair: Pair,
+    load: Any,
+    row_by_row: Any,
+    draw_prompts: Any,
+) -> None:
+    """Batch sizes from 1 to 6; what is proposed is partly right, at the draft's full cost."""
+    target, draft = tiny_pair
+    prompts, new = draw_prompts(count), 20
+    params = [SamplingParams(temperature=temperature, seed=seed) for seed in range(count)]
+    known = known_texts(load(target, registry=row_by_row(), blocks=BLOCKS), prompts, new, params)
+    replayed = ReplayedDrafts(known, corruption=0.25, vocab_size=VOCAB)
+    engine = load(
+        target,
+        draft=draft,
+        drafts=replayed,
+        block_size=1 + drafts,
+        registry=row_by_row(),
+        blocks=BLOCKS,
+    )
+    assert engine.capabilities.max_draft == drafts
+    share = count // 6
+    whole = accepted = 0
+    for company in range(1, 7):
+        part = slice((company - 1) * share, company * share if company < 6 else None)
+        requests = randomly_driven(
+            engine, prompts[part], params[part], new=new, seed=company, company=company
+        )
+        for request in requests:
+            expected = known[request.prompt]
+            assert request.generated == expected[: len(request.generated)]
+            whole += request.finish is FinishReason.LENGTH
+            accepted += request.accepted
+    assert whole > count / 2
+    assert accepted > count
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_drafts_own_proposals_change_no_tokens(
+    temperature: float, tiny_pair: Pair, load: Any, row_by_row: Any, draw_prompts: Any
+) -> None:
+    target, draft = tiny_pair
+    prompts = draw_prompts(8)
+    params = [SamplingParams(temperature=temperature, seed=seed) for seed in range(8)]
+    known = known_texts(load(target, registry=row_by_row(), blocks=BLOCKS), prompts, 16, params)
+    engine = load(target, draft=draft, registry=row_by_row(), blocks=BLOCKS)
+    for request in randomly_driven(engine, prompts, params, new=16, seed=1):
+        assert request.generated == known[request.prompt][: len(request.generated)]
+        assert request.proposed or len(request.generated) < 2
