@@ -2,15 +2,13 @@
 #include <string.h>
 
 #include "hybrid_kernels.h"
+#include "partial_vec.h"
 #include "row_kernels.h"
 #include "split.h"
-#include "vec.h"
 
 namespace lk {
 namespace LK_ISA_NS {
 namespace {
-
-vf load_some(const float* p, int n) { return n >= W ? load(p) : load_first(p, n); }
 
 // One group of values of a row that is number `place` of its segment.
 void conv_group(const lk_dynamic_conv_args& args, int64_t row, int32_t place, int64_t group) {
@@ -28,11 +26,7 @@ void conv_group(const lk_dynamic_conv_args& args, int64_t row, int32_t place, in
             const vf kernel = add(load_some(base + tap * width + i, n), set1(change[tap * groups]));
             sum = fma(kernel, load_some(x - tap * args.x.stride + i, n), sum);
         }
-        if (n >= W) {
-            store(out + i, sum);
-        } else {
-            store_first(out + i, sum, n);
-        }
+        store_some(out + i, sum, n);
     }
 }
 

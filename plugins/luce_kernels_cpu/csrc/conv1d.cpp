@@ -3,6 +3,7 @@
 
 #include "exp.h"
 #include "hybrid_kernels.h"
+#include "partial_vec.h"
 #include "slot_segments.h"
 #include "split.h"
 
@@ -37,21 +38,15 @@ void conv_row(const lk_causal_conv1d_args& args, const float* state, const float
               int64_t column, int n, float* out) {
     const int32_t before = args.kernel - 1;
     for (int i = 0; i < n; i += W) {
-        const int here = n - i < W ? n - i : W;
         vf sum = zero();
         for (int32_t tap = 0; tap < args.kernel; tap++) {
             const int32_t at = row + tap - before;
             const float* from = at < 0 ? state + (int64_t)(at + before) * args.channels
                                        : x + at * args.x.stride;
             const float* weight = args.taps + (int64_t)tap * args.channels + column;
-            sum = here == W ? fma(load(from + i), load(weight + i), sum)
-                            : fma(load_first(from + i, here), load_first(weight + i, here), sum);
+            sum = fma(load_some(from + i, n - i), load_some(weight + i, n - i), sum);
         }
-        if (here == W) {
-            store(out + i, silu(sum));
-        } else {
-            store_first(out + i, silu(sum), here);
-        }
+        store_some(out + i, silu(sum), n - i);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "delta_state.h"
 #include "hybrid_kernels.h"
 #include "norm_row.h"
+#include "partial_vec.h"
 #include "slot_segments.h"
 #include "split.h"
 
@@ -48,25 +49,13 @@ int64_t head_offset(const lk_delta_shape& shape, int32_t slot, const column_bloc
            block.column;
 }
 
-// Vector `v` of `columns` floats; lanes beyond them are 0.
-vf load_part(const float* p, int32_t columns, int v) {
-    const int32_t left = columns - v * W;
-    return left >= W ? load(p + v * W) : left > 0 ? load_first(p + v * W, left) : zero();
-}
-
-void store_part(float* p, vf x, int32_t columns, int v) {
-    const int32_t left = columns - v * W;
-    if (left >= W) {
-        store(p + v * W, x);
-    } else if (left > 0) {
-        store_first(p + v * W, x, left);
-    }
-}
+// Vector `v` of `columns` floats; lanes beyond them are 0, or stay.
+vf load_part(const float* p, int32_t columns, int v) { return load_some(p + v * W, columns - v * W); }
+void store_part(float* p, vf x, int32_t columns, int v) { store_some(p + v * W, x, columns - v * W); }
 
 void scaled(const float* x, float scale, int32_t n, float* out) {
     for (int32_t i = 0; i < n; i += W) {
-        const int32_t left = n - i;
-        store_part(out + i, mul(load_part(x + i, left, 0), set1(scale)), left, 0);
+        store_some(out + i, mul(load_some(x + i, n - i), set1(scale)), n - i);
     }
 }
 

@@ -4,6 +4,7 @@
 #include "exp.h"
 #include "hybrid_kernels.h"
 #include "norm_row.h"
+#include "partial_vec.h"
 #include "quantize_row.h"
 #include "split.h"
 
@@ -14,16 +15,6 @@ namespace {
 constexpr int CHUNK = 256;  // columns of a unit of work: whole quant blocks
 
 vf sigmoid(vf x) { return div(set1(1.0f), add(set1(1.0f), exp(sub(zero(), x)))); }
-
-vf load_some(const float* p, int n) { return n >= W ? load(p) : load_first(p, n); }
-
-void store_some(float* p, vf x, int n) {
-    if (n >= W) {
-        store(p, x);
-    } else {
-        store_first(p, x, n);
-    }
-}
 
 // The int8 form of values that begin at column `at` of a row.
 void quantize_part(const lk_quantized& to, const float* x, int64_t row, int64_t at, int n) {

@@ -1,6 +1,7 @@
 // Routing to experts, and what is done with their outputs.
 #include "exp.h"
 #include "hybrid_kernels.h"
+#include "partial_vec.h"
 #include "split.h"
 
 namespace lk {
@@ -8,16 +9,6 @@ namespace LK_ISA_NS {
 namespace {
 
 constexpr int CHUNK = 256;  // columns of a unit of work
-
-vf load_some(const float* p, int n) { return n >= W ? load(p) : load_first(p, n); }
-
-void store_some(float* p, vf x, int n) {
-    if (n >= W) {
-        store(p, x);
-    } else {
-        store_first(p, x, n);
-    }
-}
 
 // As torch sorts: NaN is larger than all, equals keep their order.
 bool is_above(float a, float b) { return a > b || (a != a && b == b); }
