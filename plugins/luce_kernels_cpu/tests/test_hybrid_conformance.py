@@ -12,7 +12,7 @@ from luce_kernels_cpu import luce_register_kernels, luce_register_recorders
 from luce_kernels_cpu.provider import provider
 
 from luce_core.device import Device
-from luce_core.engine import EngineLimits, LoadContext
+from luce_core.engine import DraftContext, EngineLimits, LoadContext
 from luce_core.ops.core_ops import core_registry
 from luce_core.plan import DecodeRow, PrefillSlice, StepPlan
 from luce_core.sampling.sampler import Sampler
@@ -23,18 +23,24 @@ from luce_core.weights.gguf_file import GgufFile
 plugin = pytest.importorskip("luce_qwen_dflash2")
 engine_module = pytest.importorskip("luce_qwen_dflash2.engine")
 synthetic = pytest.importorskip("luce_qwen_dflash2.synthetic")
+shapes = pytest.importorskip("luce_qwen_dflash2.draft.config")
+random_drafts = pytest.importorskip("luce_qwen_dflash2.draft.synthetic")
+fixed_widths = pytest.importorskip("luce_qwen_dflash2.widths").FixedWidths
 
 BLOCKS = 64
 SLOTS = 6
 REPLAYED = "replayed by luce_kernels_cpu"
 
 
-def context_of(path: Path, *, cache: str = "q8_0", isa: str | None = None) -> LoadContext:
+def context_of(
+    path: Path, *, cache: str = "q8_0", isa: str | None = None, draft: Path | None = None
+) -> LoadContext:
     registry = core_registry()
     plugin.luce_register_ops(registry.register_op)
     luce_register_kernels(registry.register_kernel)
     luce_register_recorders(registry.register_recorder)
     device = Device("cpu")
+    beside = DraftContext(gguf=GgufFile.open(draft, role="draft"), device=device) if draft else None
     return LoadContext(
         gguf=GgufFile.open(path),
         device=device,
@@ -45,6 +51,7 @@ def context_of(path: Path, *, cache: str = "q8_0", isa: str | None = None) -> Lo
         sampler=lambda vocab_size: Sampler(SLOTS, vocab_size),
         settings=None,
         progress=lambda done, total, what: None,
+        draft=beside,
     )
 
 
@@ -52,30 +59,63 @@ def load(
     path: Path,
     *,
     isa: str | None = None,
+    draft: Path | None = None,
     drafts: Callable[[Any, int], Sequence[int]] | None = None,
 ) -> Any:
-    context = context_of(path, isa=isa)
+    context = context_of(path, isa=isa, draft=draft)
     own = provider()
     own.library.lk_pool_keep_all(own.pool, 1)  # or a busy machine tests one worker
-    engine = engine_module.QwenEngine.load(context, drafts=drafts, max_draft=4 if drafts else 0)
+    engine = engine_module.QwenEngine.load(
+        context,
+        drafts=drafts,
+        max_draft=4 if drafts else 0,
+        widths=None if draft is None else fixed_widths(8),
+    )
     engine.allocate(BLOCKS)
     return engine
 
 
-@pytest.fixture(scope="module", params=["Q8_0", "Q4_0 avx2", "Q8_0 experts"])
+def random_draft(path: Path) -> Path:
+    """A DFlash2 draft for the tiny models: it proposes in every step, and nothing of use."""
+    config = shapes.DraftConfig(
+        layers=2,
+        width=64,
+        heads=4,
+        kv_heads=2,
+        head_dim=32,
+        context=512,
+        eps=1e-6,
+        rope={"rotary_dim": 32, "interleaved": False, "theta": 1e7},
+        block_size=8,
+        mask_token=319,
+        target_layers=(0, 2, 3),
+        windows=(64, 64),
+        causal=(False, False),
+        conv=shapes.ConvShape(taps=2, group=16),
+        selector=shapes.SelectorShape(rank=32, top_k=16),
+    )
+    written: Path = random_drafts.write_random_draft(path, config, vocab_size=320, inner=128)
+    return written
+
+
+@pytest.fixture(scope="module", params=["Q8_0", "Q4_0 avx2", "Q8_0 experts", "Q8_0 draft"])
 def engine_under_test(request, tmp_path_factory) -> Iterator[EngineUnderTest]:
     qtype, *more = request.param.split()
     isa = "avx2" if "avx2" in more else provider().isas[0]
     sizes = {"experts": 6, "top_k": 2, "ff": 64} if "experts" in more else {}
     model = synthetic.SyntheticHybrid(qtype=qtype, seed=1, **sizes)
     path = synthetic.write_hybrid(tmp_path_factory.mktemp("model") / "tiny.gguf", model)
-    engine = load(path, isa=isa)
-    assert all(bound.split_invariant for bound in engine._ops.bound)
-    assert engine._ops.modes == (REPLAYED,)
+    draft = random_draft(path.with_name("draft.gguf")) if "draft" in more else None
+    engine = load(path, isa=isa, draft=draft)
+    # A draft's blocks are never cut.
+    assert all(bound.row_invariant for bound in engine._ops.bound)
+    assert draft is not None or all(bound.split_invariant for bound in engine._ops.bound)
+    # The step; with drafts also what commits it, and the draft's two passes.
+    assert engine._ops.modes == (REPLAYED,) * (1 if draft is None else 4)
 
     def with_drafts(source: Any) -> Any:
-        drafting = load(path, isa=isa, drafts=source)
-        assert drafting._ops.modes == (REPLAYED, REPLAYED)  # the step, and what commits it
+        drafting = load(path, isa=isa, draft=draft, drafts=source)
+        assert drafting._ops.modes == (REPLAYED,) * (2 if draft is None else 4)
         return drafting
 
     yield EngineUnderTest(
