@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from luce_core.batch.build import BatchBuffers, pack
 from luce_core.batch.packed import PackedBatch
@@ -203,27 +202,22 @@ class QwenEngine:
             assert drafting is not None
             drafts = drafting.propose(plan, self._requests)
             batch = self._pack(plan, drafts)
-        logits, features = self._forward(batch)
+        logits, greedy, *features = self._run(batch)
         slot_ids = plan.slot_ids
         tokens = [drafts.get(slot_id, ()) for slot_id in slot_ids]
         cu_logits = _logit_starts(plan, drafts)
-        chosen = self._sampler.accept(logits, cu_logits, slot_ids, tokens)
+        chosen = self._sampler.accept(logits, cu_logits, slot_ids, tokens, greedy)
         accepted = dict(zip(slot_ids, chosen, strict=True))
         if drafts:
             self._commit(batch, accepted)
         if drafting is not None:
-            drafting.settle(plan, drafts, accepted, features)
+            drafting.settle(plan, drafts, accepted, features[0] if features else None)
         return StepResult(
             {
                 slot_id: SlotOutput(each.tokens, each.logprobs, len(drafted), each.error)
                 for slot_id, each, drafted in zip(slot_ids, chosen, tokens, strict=True)
             }
         )
-
-    def _forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
-        """Logits, and the features that a draft model reads."""
-        result = self._run(batch)
-        return (result, None) if self._loaded_draft is None else result
 
     def _commit(self, batch: PackedBatch, accepted: dict[int, Accepted]) -> None:
         """Bring the state of slots with verify rows to their last durable row.

@@ -98,6 +98,7 @@ class Model:
         head = claims.take_optional("output.weight", self.vocab_size, config.width) or table
         self._gather = ops.bind("gather_rows")
         self.head = ops.linear(head, out_dtype=torch.float32)
+        self._greedy = ops.bind("greedy_token")
         for block in range(config.layers, config.blocks):
             claims.skip(f"blk.{block}.", "a layer that predicts further tokens")
         claims.finish()
@@ -127,10 +128,10 @@ class Model:
         for mixer in self._recurrent:
             mixer.cache.clear(slot)
 
-    def forward(self, batch: PackedBatch) -> Tensor | tuple[Tensor, Tensor]:
-        """Float32 logits [L, vocab]; with `features` also these layers' residual streams
-        [T, layers x width], side by side. Writes KV at the batch's kv_rows and the slots' state,
-        but of slots with verify rows only the replay logs.
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, ...]:
+        """Float32 logits [L, vocab] and their best tokens [L]; with `features` also these layers'
+        residual streams [T, layers x width], side by side. Writes KV at the batch's kv_rows and the
+        slots' state, but of slots with verify rows only the replay logs.
         """
         x = self.embed(batch.token_ids)
         captured: Tensor | None = None
@@ -139,7 +140,8 @@ class Model:
             if index in self._features:
                 captured = x if self._join is None or captured is None else self._join(captured, x)
         logits: Tensor = self.head(self._norm(self._gather(x, batch.logit_rows)))
-        return logits if captured is None else (logits, captured)
+        results = (logits, self._greedy(logits))
+        return results if captured is None else (*results, captured)
 
     def replay(self, batch: PackedBatch) -> tuple[()]:
         """After `forward` on the same batch, once `accepted` says for each slot with verify rows

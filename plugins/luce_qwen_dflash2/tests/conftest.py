@@ -274,15 +274,16 @@ class Watch:
         self._run = engine._run
         engine._run = self._spy
 
-    def _spy(self, batch: PackedBatch) -> Tensor:
-        logits = self._run(batch)
+    def _spy(self, batch: PackedBatch) -> tuple[Tensor, ...]:
+        results = self._run(batch)
+        logits = results[0]
         starts = batch.cu_logits.tolist()
         for segment, slot in enumerate(batch.slot_ids.tolist()):
             seen = self.logits.setdefault(self._engine._requests[slot].id, {})
             for index in range(starts[segment], starts[segment + 1]):
                 position = int(batch.positions[int(batch.logit_rows[index])])
                 seen[position] = logits[index].clone()
-        return logits
+        return results
 
     def worst_error(self, request: Request, oracle: transformers.PreTrainedModel) -> float:
         """The largest difference from the oracle's logits over all tokens that were generated."""

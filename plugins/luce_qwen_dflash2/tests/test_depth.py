@@ -103,13 +103,13 @@ def test_rings_that_wrap_at_different_times_do_not_touch_each_other(
         return answers
 
     def kept_forward(batch):
-        logits, rows = forward(batch)
+        logits, greedy, rows = forward(batch)
         starts, slots = batch.cu_seqlens.tolist(), batch.slot_ids.tolist()
         for segment, slot in enumerate(slots):
             seen = features.setdefault(engine._requests[slot].prompt, {})
             for row in range(starts[segment], starts[segment + 1]):
                 seen[int(batch.positions[row])] = rows[row].clone()  # the last one stays
-        return logits, rows
+        return logits, greedy, rows
 
     draft.propose, engine._run = kept_propose, kept_forward
     driver = Driver(engine, pool_blocks=BLOCKS)

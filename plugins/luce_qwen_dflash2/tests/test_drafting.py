@@ -89,9 +89,9 @@ class Features:
         self._seen: torch.Tensor = torch.empty(0)
 
     def _keep(self, batch: Any) -> Any:
-        logits, features = self._run(batch)
-        self._seen = features.clone()
-        return logits, features
+        results = self._run(batch)
+        self._seen = results[-1].clone()
+        return results
 
     def of(self, tokens: list[int]) -> torch.Tensor:
         driver = Driver(self._engine, pool_blocks=BLOCKS)

@@ -188,8 +188,9 @@ def test_features_are_the_residual_streams_behind_their_layers(tiny, context, lo
     batch = pack(StepPlan(1, (PrefillSlice(0, 0, tuple(IDS[:40]), True),)), slots, buffers)
     for each in (model, one):
         each.allocate(room)
-    logits, features = model.forward(batch)
-    _, last = one.forward(batch)
+    logits, greedy, features = model.forward(batch)
+    assert greedy.tolist() == logits.argmax(1).tolist()
+    *_, last = one.forward(batch)
     assert features.shape == (40, 3 * 64)
     assert torch.equal(features[:, 128:], last)
     assert torch.equal(model.head(model._norm(last[-1:])), logits)

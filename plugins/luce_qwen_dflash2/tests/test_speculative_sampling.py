@@ -62,10 +62,10 @@ class Oracle:
         self._seen: torch.Tensor = torch.empty(0)
         engine._run = self._keep
 
-    def _keep(self, batch: PackedBatch) -> torch.Tensor:
-        logits: torch.Tensor = self._run(batch)
-        self._seen = logits.clone()
-        return logits
+    def _keep(self, batch: PackedBatch) -> tuple[torch.Tensor, ...]:
+        results: tuple[torch.Tensor, ...] = self._run(batch)
+        self._seen = results[0].clone()
+        return results
 
     def chances(self) -> dict[Text, float]:
         found: dict[Text, float] = {(): 1.0}

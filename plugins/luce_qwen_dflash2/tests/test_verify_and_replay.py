@@ -79,12 +79,12 @@ def test_nothing_of_a_verifying_slot_changes_before_acceptance(tiny, load) -> No
     driver.step()
     accept, checked = engine._sampler.accept, 0
 
-    def spy(logits, cu_logits, slot_ids, drafts):
+    def spy(logits, cu_logits, slot_ids, drafts, greedy):
         nonlocal checked
         for slot in slot_ids:
             assert all(map(torch.equal, state_of(engine, slot), before[slot]))
             checked += 1
-        return accept(logits, cu_logits, slot_ids, drafts)
+        return accept(logits, cu_logits, slot_ids, drafts, greedy)
 
     engine._sampler.accept = spy
     for _ in range(3):
@@ -127,9 +127,10 @@ def test_a_failed_row_keeps_its_state_and_others_commit(tiny, load) -> None:
     run = engine._run
 
     def spoiled(batch):
-        logits = run(batch)
+        logits, greedy = run(batch)
         logits[4:8] = float("nan")  # the rows of the second request
-        return logits
+        greedy[4:8] = -1
+        return logits, greedy
 
     engine._run = spoiled
     driver.step()
