@@ -236,7 +236,7 @@ def test_the_start_screen_tells_model_engine_device_kernels_pool_slots_and_url(s
     assert rows["model"] == "SmolLM2-135M-Instruct.Q4_1 (97 MB, llama)"
     assert rows["engine"] == "llama on cpu"
     for op in ("quant_matmul", "paged_attention", "rope"):
-        kernels = rf"kernels +luce_kernels_cpu \(avx[\w-]+\): .*\b{op}\b"
+        kernels = rf"kernels +luce_kernels_cpu \((?:avx|amx)[\w-]*\): .*\b{op}\b"
         assert re.search(kernels, smollm2.screen, re.DOTALL)
     assert "warning" not in smollm2.screen
     assert rows["slots"] == "8, context 8192 tokens each"
