@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +13,9 @@ import pytest
 import torch
 from luce_kernels_cpu import library, luce_register_kernels
 from luce_kernels_cpu.fuse import ALL_PASSES, Fusion
-from luce_kernels_cpu.provider import provider
+from luce_kernels_cpu.provider import Provider, provider
 from luce_kernels_cpu.recorder import compile_recording
+from luce_kernels_cpu.testing import ISAS, force_isa
 from luce_llama.engine import LlamaEngine
 
 from luce_core.batch.build import pack
@@ -38,6 +39,27 @@ Load = Callable[..., LlamaEngine]
 # `make kernels-sanitize` runs these tests on a build with AddressSanitizer and UBSan.
 if "NATIVE_LIBRARY" in os.environ:
     library.LIBRARY = Path(os.environ["NATIVE_LIBRARY"])
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each instruction set that this machine has, in use for the test."""
+    usual = library.native().lk_isa().decode()
+    if not force_isa(request.param):
+        pytest.skip(f"this processor has no {request.param}")
+    yield request.param
+    force_isa(usual)
+
+
+@pytest.fixture(scope="module")
+def pools() -> dict[int, Provider]:
+    """Pools of 1, 2 and 3 workers."""
+    made = {count: Provider(library.native()) for count in (1, 2, 3)}
+    for count, pool in made.items():
+        pool.set_threads(count)
+        # Or a busy machine runs all of them on one worker.
+        pool.library.lk_pool_keep_all(pool.pool, 1)
+    return made
 
 
 def no_drafts(request: Any, width: int) -> Sequence[int]:

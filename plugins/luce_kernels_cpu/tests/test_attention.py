@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -20,31 +19,8 @@ from luce_core.ops.cases import CaseMaker, OpCase, PagedCase, Segment
 from luce_core.ops.kv_layout import CACHE_TYPES, KvCache, KvLayout, decode_rows, encode_rows
 from luce_core.ops.reference.paged_attention import SPEC
 
-ISAS = ("avx2", "avx512", "avx512-vnni")
 CASES = list(SPEC.cases())
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set that this machine has, in use for the test."""
-    library = native()
-    usual = library.lk_isa()
-    if library.lk_force_isa(request.param.encode()):
-        pytest.skip(f"no {request.param} here")
-    yield request.param
-    library.lk_force_isa(usual)
-
-
-@pytest.fixture(scope="module")
-def pools() -> dict[int, Provider]:
-    """Pools of 1, 2 and 3 workers."""
-    made = {count: Provider(native()) for count in (1, 2, 3)}
-    for count, pool in made.items():
-        pool.set_threads(count)
-        # Or a busy machine runs all of them on one worker.
-        pool.library.lk_pool_keep_all(pool.pool, 1)
-    return made
 
 
 def attend(

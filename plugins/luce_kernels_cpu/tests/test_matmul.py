@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from luce_kernels_cpu.library import native
@@ -27,16 +25,6 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 257)
 # Rounding activations to int8 per 32 values costs up to d / 2 of each; the rest is float32.
 FLOAT_ERROR = 3e-7
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set that this machine has, in use for the test."""
-    usual = native().lk_isa().decode()
-    if not force_isa(request.param):
-        pytest.skip(f"no {request.param} here")
-    yield request.param
-    force_isa(usual)
 
 
 def packed(qtype: str, n: int, k: int) -> NativeWeight:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gguf
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from luce_kernels_cpu import eager, structs
-from luce_kernels_cpu.library import native
 from luce_kernels_cpu.offers import register_kernels
 from luce_kernels_cpu.provider import Provider
 from luce_kernels_cpu.structs import Op
@@ -28,7 +27,6 @@ from luce_core.ops.core_ops import core_registry
 from luce_core.ops.kv_layout import CACHE_TYPES, KvLayout, decode_rows, encode_rows, storage_dtype
 from luce_core.testing.op_parity import ParityCase, check_parity, parity_cases
 
-ISAS = ("avx2", "avx512", "avx512-vnni")
 CPU = Device.parse("cpu")
 ROW_OPS = ("rms_norm", "rope", "swiglu", "add", "gather_rows", "greedy_token", "kv_write")
 
@@ -39,28 +37,6 @@ CASES = [
     for case in parity_cases(_registry, CPU)
     if case.spec.name in ROW_OPS and case.kernel.fn.__module__ == eager.__name__
 ]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set that this machine has, in use for the test."""
-    library = native()
-    usual = library.lk_isa()
-    if library.lk_force_isa(request.param.encode()):
-        pytest.skip(f"no {request.param} here")
-    yield request.param
-    library.lk_force_isa(usual)
-
-
-@pytest.fixture(scope="module")
-def pools() -> dict[int, Provider]:
-    """Pools of 1, 2 and 3 workers."""
-    made = {count: Provider(native()) for count in (1, 2, 3)}
-    for count, pool in made.items():
-        pool.set_threads(count)
-        # Or a busy machine runs all of them on one worker.
-        pool.library.lk_pool_keep_all(pool.pool, 1)
-    return made
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from luce_qwen_dflash2.widths import AdaptiveWidths, FixedWidths
 
 from luce_core.request import Request, SamplingParams
 from luce_core.sampling.noise import row_key
-from luce_core.testing.driver import Driver
+from luce_core.testing.driver import Driver, run_alone
 from luce_core.testing.leak_check import leak_check
 
 VOCAB, MASK = 320, 319
@@ -36,13 +36,10 @@ def known_texts(
     engine: QwenEngine, prompts: list[tuple[int, ...]], new: int, params: list[SamplingParams]
 ) -> Known:
     """What an engine without drafts generates, each prompt alone."""
-    known = {}
-    for each, how in zip(prompts, params, strict=True):
-        driver = Driver(engine, pool_blocks=BLOCKS)
-        request = driver.submit(each, max_tokens=new, params=how)
-        driver.run()
-        known[each] = list(request.generated)
-    return known
+    return {
+        each: list(run_alone(engine, each, max_tokens=new, params=how, pool_blocks=BLOCKS).tokens)
+        for each, how in zip(prompts, params, strict=True)
+    }
 
 
 def greedy(count: int) -> list[SamplingParams]:
