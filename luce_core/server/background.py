@@ -25,5 +25,7 @@ async def in_background(size: int | None, work: Callable[[], _T]) -> _T:
 def _as_guest(work: Callable[[], _T]) -> _T:
     """On cores that kernels want, this thread comes second from now on."""
     if sys.platform == "linux":  # elsewhere niceness belongs to the process
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        thread = threading.get_native_id()
+        if os.getpriority(os.PRIO_PROCESS, thread) < _NICENESS:  # going back needs a privilege
+            os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
     return work()

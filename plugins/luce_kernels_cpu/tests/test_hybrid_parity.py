@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from luce_kernels_cpu import luce_register_kernels
 from luce_kernels_cpu.native_ops import NATIVE_OPS
-from luce_kernels_cpu.provider import provider
 
 from luce_core.device import Device
 from luce_core.ops.registry import OpRegistry
@@ -24,14 +21,6 @@ _cases = list(parity_cases(_registry, CPU, provider="luce_kernels_cpu"))
 def test_every_op_is_offered() -> None:
     offered = {case.spec.name for case in _cases}
     assert offered == {op.name for op in NATIVE_OPS}
-
-
-@pytest.fixture(params=[pytest.param(isa, id=isa) for isa in provider().isas])
-def isa(request) -> Iterator[str]:
-    own = provider()
-    own.set_isa(request.param)
-    yield request.param
-    own.set_isa(own.isas[0])
 
 
 @pytest.mark.usefixtures("isa")

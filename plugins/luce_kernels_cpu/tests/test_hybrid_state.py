@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from luce_kernels_cpu import luce_register_kernels, native_op
-from luce_kernels_cpu.provider import provider
 from luce_kernels_cpu.testing import pool, same_bits
 
 from luce_core.device import Device
@@ -32,14 +30,6 @@ def hybrid_ops() -> OpBinder:
     plugin.luce_register_ops(registry.register_op)
     luce_register_kernels(registry.register_kernel)
     return registry.binder(CPU, torch.float32)
-
-
-@pytest.fixture(params=[pytest.param(isa, id=isa) for isa in provider().isas])
-def isa(request) -> Iterator[str]:
-    own = provider()
-    own.set_isa(request.param)
-    yield request.param
-    own.set_isa(own.isas[0])
 
 
 @pytest.mark.usefixtures("isa")
