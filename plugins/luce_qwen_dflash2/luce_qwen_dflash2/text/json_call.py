@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import orjson
 
+from luce_core.text.call_reader import MAX_NAME, Progress
 from luce_core.text.output_parser import Piece, PieceKind
-from luce_qwen_dflash2.text.call_reader import MAX_NAME, Progress
 from luce_qwen_dflash2.text.json_scanner import JsonScanner
 
 # What turns out to be no call is searched again, so the time for that is bounded.

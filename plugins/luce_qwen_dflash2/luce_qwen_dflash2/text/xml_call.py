@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from luce_core.text.call_reader import MAX_NAME, MAX_SPACE, Progress
 from luce_core.text.output_parser import Piece, PieceKind, partial_suffix
 from luce_qwen_dflash2.text.argument_types import ArgumentTypes, quoted
 from luce_qwen_dflash2.text.argument_value import ArgumentValue, argument_value
-from luce_qwen_dflash2.text.call_reader import MAX_NAME, MAX_SPACE, Progress
 
 FUNCTION = "<function="
 PARAMETER = "<parameter="

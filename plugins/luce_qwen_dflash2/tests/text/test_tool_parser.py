@@ -9,7 +9,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from luce_qwen_dflash2.text.tool_parser import QwenToolParser
+from luce_qwen_dflash2.text.tool_parser import qwen_tool_parser
 
 from luce_core.text.output_parser import Piece, PieceKind
 
@@ -32,7 +32,7 @@ def as_json(name: str, arguments: str) -> str:
 
 def run(pieces: list[str]) -> list[Piece]:
     """Everything that comes out, neighbours of one kind joined."""
-    parser = QwenToolParser(TOOLS)
+    parser = qwen_tool_parser(TOOLS)
     out: list[Piece] = []
     pushed = 0
     for piece in [*pieces, None]:
@@ -220,7 +220,7 @@ def test_a_call_that_breaks_off_is_not_repaired(
 
 def test_arguments_stream_while_the_model_writes_them() -> None:
     for text in (xml("write", text="x" * 50), as_json("write", f'{{"text": "{"x" * 50}"}}')):
-        parser = QwenToolParser(TOOLS)
+        parser = qwen_tool_parser(TOOLS)
         sizes = [sum(len(piece.text) for piece in parser.push(char)) for char in text]
         start = text.index("xxx")
         assert sizes[start + 1 : start + 50] == [1] * 49
@@ -228,7 +228,7 @@ def test_arguments_stream_while_the_model_writes_them() -> None:
 
 def test_a_long_text_that_turns_out_to_be_no_call_is_searched_again_in_bounded_time() -> None:
     text = '<tool_call>{"' + "<tool_call>" * LONG + '" oops'
-    parser = QwenToolParser(TOOLS)
+    parser = qwen_tool_parser(TOOLS)
     out: list[Piece] = []
     for start in range(0, len(text), 11):
         out += parser.push(text[start : start + 11])
@@ -254,7 +254,7 @@ def test_a_long_text_that_turns_out_to_be_no_call_is_searched_again_in_bounded_t
     ],
 )
 def test_a_model_that_repeats_itself_costs_linear_time(start: str, again: str) -> None:
-    parser = QwenToolParser(TOOLS)
+    parser = qwen_tool_parser(TOOLS)
     parser.push(start)
     for _ in range(LONG):
         parser.push(again)

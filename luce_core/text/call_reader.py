@@ -1,4 +1,4 @@
-"""What the readers of the two call forms have in common."""
+"""What the readers of tool calls in their several forms have in common."""
 
 from __future__ import annotations
 
@@ -37,3 +37,17 @@ class CallReader(Protocol):
 
     def flush(self) -> list[Piece]:
         """What a call that has begun holds when the text ends inside it."""
+
+
+class CallMarkup(Protocol):
+    """How one family of models writes calls: inside a pair of tags, or with a word of their own.
+
+    `direct`: words that begin a call outside the tags as well.
+    """
+
+    opening: str
+    closing: str
+    direct: tuple[str, ...]
+
+    def reader(self, start: str) -> CallReader | None:
+        """For a call whose text begins with this character; None if none can."""
