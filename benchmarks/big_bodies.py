@@ -61,7 +61,7 @@ class Stream:
     def _run(self) -> None:
         body = {
             "prompt": "Once upon a time",
-            "max_tokens": 4000,
+            "max_tokens": 256,
             "stream": True,
             "ignore_eos": True,
         }

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 _LONG_BYTES = 64 << 10
-_NICENESS = 10
 
 _T = TypeVar("_T")
 
@@ -23,9 +22,10 @@ async def in_background(size: int | None, work: Callable[[], _T]) -> _T:
 
 
 def _as_guest(work: Callable[[], _T]) -> _T:
-    """On cores that kernels want, this thread comes second from now on."""
-    if sys.platform == "linux":  # elsewhere niceness belongs to the process
+    """From now on this thread gets what kernels and deliveries leave of the cores: an idle thread
+    takes no core from a waking one, as a merely nice thread does."""
+    if sys.platform == "linux":  # elsewhere priorities belong to the process
         thread = threading.get_native_id()
-        if os.getpriority(os.PRIO_PROCESS, thread) < _NICENESS:  # going back needs a privilege
-            os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
+        if os.sched_getscheduler(thread) != os.SCHED_IDLE:  # going back may need a privilege
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
     return work()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -14,16 +16,26 @@ from luce_core.server.state import STATE
 
 _BODY_TIMEOUT_S = 120.0
 _LONG_BYTES = 256 << 10
-_NAP_S = 0.003
+# While others are answered: between two pieces of a body as they arrive (a quarter of a megabyte
+# costs a millisecond of a core), and between two bites of it when it is read.
+_ARRIVAL_REST_S = 0.016
+_BITE_REST_S = 0.004
 
 
 async def read_object(request: web.Request) -> dict[str, Any]:
     """The body as a JSON object; see `parse_json`. Long bodies are parsed off the loop."""
     state = request.app[STATE]
     settings = state.settings
+
+    def is_busy() -> bool:
+        return state.serving is not None and state.serving.runtime.hub.unfinished > 0
+
+    def rest() -> None:
+        time.sleep(_BITE_REST_S if is_busy() else 0)
+
     try:
         async with asyncio.timeout(_BODY_TIMEOUT_S):
-            data = await _read(request, settings.max_body_bytes)
+            data = await _read(request, settings.max_body_bytes, is_busy)
     except TimeoutError:
         raise RequestError(
             "the request body did not arrive in time", code="body_timeout", status=408
@@ -31,17 +43,17 @@ async def read_object(request: web.Request) -> dict[str, Any]:
     finally:
         state.arrivals.end(request.protocol)
     value = await in_background(
-        len(data), lambda: parse_json(data, most_values=settings.max_body_values)
+        len(data), lambda: parse_json(data, most_values=settings.max_body_values, rest=rest)
     )
     if not isinstance(value, dict):
         raise RequestError("the request body must be a JSON object", code="invalid_json")
     return value
 
 
-async def _read(request: web.Request, most_bytes: int) -> bytearray:
+async def _read(request: web.Request, most_bytes: int, is_busy: Callable[[], bool]) -> bytearray:
     """All of the body. aiohttp's own `read` would copy it once more in one go.
 
-    A long one is taken at a pace that leaves the interpreter's lock to the steps most of the time.
+    A long one is taken at a pace that leaves cores and lock to the steps most of the time.
     """
     announced = request.content_length or 0
     data = bytearray()
@@ -51,7 +63,7 @@ async def _read(request: web.Request, most_bytes: int) -> bytearray:
             return data
         data += chunk
         if len(data) > _LONG_BYTES:
-            await asyncio.sleep(_NAP_S)
+            await asyncio.sleep(_ARRIVAL_REST_S if is_busy() else 0)
     raise RequestError(
         f"the request body has {max(announced, len(data))} bytes, the limit is {most_bytes}",
         code="body_too_large",

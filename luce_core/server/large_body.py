@@ -3,15 +3,15 @@
 A JSON library holds the interpreter's lock from the first byte to the last: 40 ms for a text of
 20 MB, four seconds for as many empty lists. So a long body is measured before it is parsed, and
 refused if it holds too many values; long strings are taken out, decoded piece by piece, and put
-into the parsed rest. Between two bites the thread sleeps for a moment, which hands the lock to a
-step that has just come back from the device.
+into the parsed rest. Between two bites the thread rests, so that a step that has just come back
+from the device has the lock at once.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -20,10 +20,8 @@ from luce_core.errors import RequestError
 
 # What a container costs to build, in values.
 CONTAINER_VALUES = 8
-_BITE_BYTES = 32 << 10
-_LONG_STRING_BYTES = 2 * _BITE_BYTES
-_NAP_S = 50e-6
-_NAPS_PER_BITE = 2.0
+_BITE_BYTES = 64 << 10
+_LONG_STRING_BYTES = _BITE_BYTES
 # The bytes of a string in whole units: plain runs, and escapes with both halves of a pair.
 _UNITS = re.compile(
     rb"(?:[^\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}"
@@ -32,8 +30,10 @@ _UNITS = re.compile(
 )
 
 
-def parse_json(data: bytes | bytearray, *, most_values: int) -> Any:
-    """As orjson.loads, for a background thread.
+def parse_json(
+    data: bytes | bytearray, *, most_values: int, rest: Callable[[], None] = lambda: None
+) -> Any:
+    """As orjson.loads, for a background thread. `rest` is called between two bites.
 
     RequestError (400) for what is no JSON, or (413) if it holds more than `most_values` values, of
     which a list or an object counts CONTAINER_VALUES. Of equal keys the last counts; NaN, Infinity
@@ -41,21 +41,21 @@ def parse_json(data: bytes | bytearray, *, most_values: int) -> Any:
     """
     if CONTAINER_VALUES * len(data) <= most_values:
         return _loads(data)  # so few bytes cannot hold too many
-    spans = _measure(data, most_values)
+    spans = _measure(data, most_values, rest)
     if not spans:
         return _loads(data)
     name = secrets.token_hex(16)
     texts: dict[str, str] = {}
-    rest = bytearray()
+    short = bytearray()
     done = 0
     for start, stop in spans:
         key = f"{name}-{len(texts)}"
-        texts[key] = _decode(data, start, stop)
-        rest += data[done:start]
-        rest += key.encode()
+        texts[key] = _decode(data, start, stop, rest)
+        short += data[done:start]
+        short += key.encode()
         done = stop
-    rest += data[done:]
-    return _put_back(_loads(rest), texts)
+    short += data[done:]
+    return _put_back(_loads(short), texts)
 
 
 def _loads(data: bytes | bytearray) -> Any:
@@ -69,14 +69,15 @@ def _invalid(problem: str) -> RequestError:
     return RequestError(f"the request body is not valid JSON: {problem}", code="invalid_json")
 
 
-def _measure(data: bytes | bytearray, most_values: int) -> list[tuple[int, int]]:
+def _measure(
+    data: bytes | bytearray, most_values: int, rest: Callable[[], None]
+) -> list[tuple[int, int]]:
     """Start and end of every long string, without its quotes; refuses what has too many values."""
     spans: list[tuple[int, int]] = []
     inside = False
     opened = values = 0
     start = 0
     while start < len(data):
-        began = time.perf_counter()
         stop = min(start + _BITE_BYTES, len(data))
         bite = bytes(data[start:stop])
         # An escape is not cut: an odd number of backslashes goes with the byte that follows.
@@ -107,16 +108,15 @@ def _measure(data: bytes | bytearray, most_values: int) -> list[tuple[int, int]]
             opened = stop - len(parts[-1])
         start = stop
         if start < len(data):
-            _nap(began)
+            rest()
     return spans
 
 
-def _decode(data: bytes | bytearray, start: int, stop: int) -> str:
+def _decode(data: bytes | bytearray, start: int, stop: int, rest: Callable[[], None]) -> str:
     """The text of a JSON string whose inside is data[start:stop]."""
     pieces: list[str] = []
     at = start
     while at < stop:
-        began = time.perf_counter()
         end = min(at + _BITE_BYTES, stop)
         if end < stop:
             while end > at and data[end] & 0xC0 == 0x80:  # not inside a character
@@ -131,13 +131,8 @@ def _decode(data: bytes | bytearray, start: int, stop: int) -> str:
         except orjson.JSONDecodeError as error:
             raise _invalid(f"{error}, in a piece of the string at byte {start}") from error
         at = end
-        _nap(began)
+        rest()
     return "".join(pieces)
-
-
-def _nap(began: float) -> None:
-    """Sleep for a multiple of the time since `began`, so that steps have the lock mostly."""
-    time.sleep(max(_NAP_S, _NAPS_PER_BITE * (time.perf_counter() - began)))
 
 
 def _put_back(value: Any, texts: dict[str, str]) -> Any:
