@@ -8,6 +8,9 @@ from luce_core.ops.reference import (
     gather_rows,
     greedy_token,
     kv_write,
+    moe_matmul,
+    moe_route,
+    moe_sum,
     paged_attention,
     quant_matmul,
     rms_norm,
@@ -29,6 +32,9 @@ CORE_OPS = tuple(
         add,
         gather_rows,
         greedy_token,
+        moe_route,
+        moe_matmul,
+        moe_sum,
     )
 )
 

@@ -76,8 +76,9 @@ def as_experts_read(facts: Mapping[str, Any], args: tuple[Any, ...]) -> tuple[An
     return (int8_rounded(x) if facts["qtype"] in INT8_TYPES else x, route)
 
 
-def accepts_top_k(facts: Mapping[str, Any]) -> bool:
-    return bool(facts["top_k"] <= MOST_CHOSEN)
+def accepts_route(facts: Mapping[str, Any]) -> bool:
+    is_plain = facts["scoring"] == "softmax" and facts["scale"] == 1.0
+    return bool(is_plain and facts["top_k"] <= MOST_CHOSEN)
 
 
 def _moe_route(given: Given) -> c.Structure:
@@ -131,9 +132,9 @@ MOE_OPS = (
     NativeOp(
         name="moe_route",
         code=Op.MOE_ROUTE,
-        args={"logits": Arg.ANY, "out": Arg.ANY},
+        args={"logits": Arg.ANY, "bias": Arg.WEIGHT, "out": Arg.ANY},
         fill=_moe_route,
-        offer={"accepts": accepts_top_k},
+        offer={"accepts": accepts_route},
     ),
     NativeOp(
         name="moe_matmul",

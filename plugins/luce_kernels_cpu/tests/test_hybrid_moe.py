@@ -11,17 +11,14 @@ from luce_kernels_cpu.testing import pool, random_weight, same_bits
 from torch import Tensor
 
 from luce_core.device import Device
-from luce_core.ops.registry import OpRegistry
+from luce_core.ops.core_ops import core_registry
 from luce_core.weights.quant_types import QuantTensor
-
-plugin = pytest.importorskip("luce_qwen_dflash2")
 
 EXPERTS, TOP_K, N, K = 5, 2, 40, 256
 
 
 def bind(qtype: str, *, native: bool = True) -> Any:
-    registry = OpRegistry()
-    plugin.luce_register_ops(registry.register_op)
+    registry = core_registry()
     if native:
         luce_register_kernels(registry.register_kernel)
     flat = random_weight(qtype, EXPERTS * N, K)

@@ -27,7 +27,7 @@ class MoeFeedForward:
         self._shape = (top_k, moe.inner)
         self._width = width
         self._router = ops.linear(claims.take(f"{prefix}.ffn_gate_inp.weight", experts, width))
-        self._route = ops.bind("moe_route", experts=experts, top_k=top_k)
+        self._route = ops.bind("moe_route", weights=(None,), experts=experts, top_k=top_k)
         gate, up = _take_gate_up(claims, prefix, experts, moe.inner, width)
         down = claims.take(f"{prefix}.ffn_down_exps.weight", experts, width, moe.inner)
         self._gate, self._up, self._down = (

@@ -10,10 +10,7 @@ from luce_qwen_dflash2.ops import (
     gated_delta_replay,
     gated_rms_norm,
     join,
-    moe_matmul,
-    moe_route,
     moe_scale,
-    moe_sum,
     sigmoid_gate,
 )
 
@@ -28,9 +25,6 @@ TARGET_OPS = tuple(
         sigmoid_gate,
         join,
         affine,
-        moe_route,
-        moe_matmul,
         moe_scale,
-        moe_sum,
     )
 )
