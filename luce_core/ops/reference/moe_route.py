@@ -112,7 +112,7 @@ SPEC = OpSpec(
     name="moe_route",
     doc=(
         "The `top_k` experts with the largest scores, largest first, ties to the lowest number: "
-        "their numbers (exact in float32), then their weights times `scale`. With `scoring` softmax "
+        "their numbers (exact in float32), then their weights times `scale`. With scoring softmax "
         "the scores are the logits and the weights the softmax over the chosen ones, which is the "
         "softmax over all experts, renormalised. With sqrt_softplus s = sqrt(softplus(logit)), the "
         "choice is by s + bias and the weights are s / sum of the chosen s. Softmax takes no bias."
