@@ -10,9 +10,10 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FunctionType, MappingProxyType, NoneType
+from types import FunctionType, MappingProxyType, ModuleType, NoneType
 from typing import Any, Literal, Union, get_args, get_origin
 
+import luce_deepseek_v4
 import luce_qwen_dflash2
 from pydantic.fields import FieldInfo
 
@@ -112,10 +113,13 @@ def ops_sections(specs: Iterable[OpSpec] = CORE_OPS) -> str:
     return "\n".join(_op_section(spec) for spec in sorted(specs, key=lambda spec: spec.name))
 
 
-def qwen_ops_sections() -> str:
-    specs: list[OpSpec] = []
-    luce_qwen_dflash2.luce_register_ops(specs.append)
-    return ops_sections(specs)
+def plugin_ops_sections(plugin: ModuleType) -> Callable[[], str]:
+    def sections() -> str:
+        specs: list[OpSpec] = []
+        plugin.luce_register_ops(specs.append)
+        return ops_sections(specs)
+
+    return sections
 
 
 def _op_section(spec: OpSpec) -> str:
@@ -250,7 +254,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "settings": settings_table,
         "ops": ops_sections,
-        "qwen-ops": qwen_ops_sections,
+        "qwen-ops": plugin_ops_sections(luce_qwen_dflash2),
+        "deepseek-ops": plugin_ops_sections(luce_deepseek_v4),
         "process-hooks": process_hooks,
         "engine-hooks": engine_hooks,
         "engine-methods": engine_methods,
