@@ -17,3 +17,10 @@ def luce_register_ops(register: Callable[[OpSpec], None]) -> None:
 
     for spec in MODEL_OPS:
         register(spec)
+
+
+@hookimpl
+def luce_register_text_formats(register: Callable[..., None]) -> None:
+    from luce_deepseek_v4.text import register_text_formats
+
+    register_text_formats(register)

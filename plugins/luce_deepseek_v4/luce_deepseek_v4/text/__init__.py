@@ -21,7 +21,7 @@ class _Dsml:
 
     opening = CALLS
     closing = END_CALLS
-    direct = (INVOKE,)
+    direct: tuple[str, ...] = (INVOKE,)
 
     def reader(self, start: str) -> CallReader | None:
         return DsmlCall() if start == "<" else None
