@@ -1,0 +1,1 @@
+"""Host functions and their kernels, one op each."""
