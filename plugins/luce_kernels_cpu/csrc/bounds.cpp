@@ -27,6 +27,17 @@ int lk_check_cache(const char* op, const char* side, const lk_cache& cache) {
     return 0;
 }
 
+int lk_check_read(const char* op, const lk_weight* weight, const lk_rows& x,
+                  const lk_quantized& xq) {
+    const int64_t k = lk_weight_columns(weight);
+    if (lk_weight_takes_int8(weight)) {
+        if (xq.q != nullptr && xq.k == k) return 0;
+        return lk_fail("%s: xq: the weight reads int8 rows of %lld", op, static_cast<i64>(k));
+    }
+    if (x.data != nullptr || (x.domain == LK_ROWS_FIXED && x.rows == 0)) return 0;
+    return lk_fail("%s: x: the weight reads float rows", op);
+}
+
 int lk_check_starts(const char* name, const int32_t* starts, int32_t segments, int32_t total) {
     if (starts[0] != 0) return lk_fail("%s[0] must be 0, got %d", name, starts[0]);
     for (int32_t s = 0; s < segments; ++s) {
@@ -114,14 +125,7 @@ int add_matmul(const lk_matmul_args& matmul) {
         return lk_fail("matmul: x of %d and out of %d do not fit a weight of %lld x %lld",
                        matmul.x.width, matmul.out.width, static_cast<i64>(n), static_cast<i64>(k));
     }
-    if (lk_weight_takes_int8(matmul.weight)) {
-        if (matmul.xq.q == nullptr || matmul.xq.k != k) {
-            return lk_fail("matmul: xq: the weight reads int8 rows of %lld", static_cast<i64>(k));
-        }
-    } else if (matmul.x.data == nullptr && (matmul.x.domain != LK_ROWS_FIXED || matmul.x.rows > 0)) {
-        return lk_fail("matmul: x: the weight reads float rows");
-    }
-    return 0;
+    return lk_check_read("matmul", matmul.weight, matmul.x, matmul.xq);
 }
 
 int add_embedding(lk_bounds* bounds, const lk_embedding_args& embedding) {
@@ -221,6 +225,7 @@ int lk_bounds_add(lk_bounds* bounds, int32_t op, const void* args) {
         case LK_OP_ATTENTION:
             return add_attention(bounds, *static_cast<const lk_attention_args*>(args));
         case LK_OP_GATHER: bounds->logit_rows = true; return 0;
+        case LK_OP_GATE_UP: return lk_bounds_add_fused(bounds, op, args);
         default: return lk_bounds_add_hybrid(bounds, op, args);
     }
 }

@@ -44,9 +44,14 @@ int lk_check_batch(const lk_bounds* bounds, const lk_batch* batch);
 int lk_bounds_add_hybrid(lk_bounds* bounds, int32_t op, const void* args);
 int lk_check_hybrid(const lk_bounds* bounds, const lk_batch* batch);
 
-// For both: narrows a limit, of which 0 is none; 0, or -1 with a message that names the field.
+// The same for the records of fused_ops.h.
+int lk_bounds_add_fused(lk_bounds* bounds, int32_t op, const void* args);
+
+// For all: narrows a limit, of which 0 is none; 0, or -1 with a message that names the field.
 void lk_narrow(int64_t* limit, int64_t value);
 int lk_add_kv_write(lk_bounds* bounds, const lk_kv_write_args& write);
+int lk_check_read(const char* op, const lk_weight* weight, const lk_rows& x,
+                  const lk_quantized& xq);
 int lk_check_cache(const char* op, const char* side, const lk_cache& cache);
 int lk_check_within(const char* name, const int32_t* values, int32_t count, int64_t limit);
 int lk_check_starts(const char* name, const int32_t* starts, int32_t segments, int32_t total);

@@ -218,6 +218,7 @@ void lk_gather(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_greedy_token(const void* args, const lk_batch* batch, lk_worker* worker);
 
 #include "hybrid_ops.h"
+#include "fused_ops.h"
 
 // ---- tape -----------------------------------------------------------------------------------
 
@@ -229,6 +230,7 @@ enum {
     LK_OP_GATED_NORM, LK_OP_SIGMOID_GATE, LK_OP_JOIN, LK_OP_AFFINE, LK_OP_STAGE_ROWS,
     LK_OP_DYNAMIC_CONV, LK_OP_RING_WRITE, LK_OP_DRAFT_ATTENTION, LK_OP_DRAFT_DRAW,
     LK_OP_CANDIDATE_SELECT, LK_OP_MOE_ROUTE, LK_OP_MOE_MATMUL, LK_OP_MOE_SUM, LK_OP_MOE_SCALE,
+    LK_OP_GATE_UP,
     LK_OP_COUNT
 };
 

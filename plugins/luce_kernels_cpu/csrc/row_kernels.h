@@ -15,6 +15,7 @@
     void add_rows(const void* args, const lk_batch* batch, lk_worker* worker);    \
     void gather_rows(const void* args, const lk_batch* batch, lk_worker* worker); \
     void greedy_token_rows(const void* args, const lk_batch* batch, lk_worker* worker); \
+    void gate_up(const void* args, const lk_batch* batch, lk_worker* worker);     \
     }
 
 namespace lk {

@@ -50,6 +50,7 @@ const Op kOps[LK_OP_COUNT] = {
     {"moe_matmul", lk_moe_matmul, sizeof(lk_moe_matmul_args)},
     {"moe_sum", lk_moe_sum, sizeof(lk_moe_sum_args)},
     {"moe_scale", lk_moe_scale, sizeof(lk_moe_scale_args)},
+    {"gate_up", lk_gate_up, sizeof(lk_gate_up_args)},
 };
 
 int check_op(int32_t op, int64_t args_bytes) {

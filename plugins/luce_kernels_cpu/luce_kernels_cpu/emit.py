@@ -4,43 +4,19 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from luce_kernels_cpu import structs
-from luce_kernels_cpu.graph import QuantizedValue, Record, View
+from luce_kernels_cpu.emit_fused import FUSED
+from luce_kernels_cpu.graph import Record
+from luce_kernels_cpu.memory import Memory
 from luce_kernels_cpu.native_op import CACHES, Arg, Given
 from luce_kernels_cpu.provider import address
-from luce_kernels_cpu.schedule import Stored
 from luce_kernels_cpu.structs import Op
-from luce_kernels_cpu.views import NO_QUANTIZED, NO_ROWS, cache_view, quantized_at
+from luce_kernels_cpu.views import NO_ROWS, cache_view
 
 _NO_NORM: Mapping[str, Any] = MappingProxyType({"weight": None, "eps": 0.0})
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Addresses: of the arena's values, and of what the workers share within a record, which is
-    made for so many logit rows."""
-
-    arena: int
-    offsets: Mapping[Stored, int]
-    partials: int
-    partials_bytes: int
-    logits: int
-
-    def rows(self, view: View) -> structs.Rows:
-        """Without an address where the int8 form is all that there is."""
-        value = view.value
-        offset = self.offsets.get(value)
-        start = None if offset is None else self.arena + offset + 4 * view.offset
-        return structs.Rows(start, value.stride, view.width, value.domain, 0)
-
-    def quantized(self, value: QuantizedValue | None) -> structs.Quantized:
-        if value is None:
-            return NO_QUANTIZED
-        return quantized_at(self.arena + self.offsets[value], value.max_rows, value.k)
 
 
 def emit(record: Record, memory: Memory) -> c.Structure:
@@ -199,5 +175,6 @@ _EMITTERS: Mapping[Op, Callable[[Record, Memory], c.Structure]] = MappingProxyTy
         Op.GATHER: _gather,
         Op.GREEDY_TOKEN: _greedy_token,
         Op.ROPE_WRITE: _rope_write,
+        **FUSED,
     }
 )

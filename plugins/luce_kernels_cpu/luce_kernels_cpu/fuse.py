@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from luce_kernels_cpu.fuse_gate_up import fuse_gate_up
 from luce_kernels_cpu.fuse_heads import fuse_heads
 from luce_kernels_cpu.graph import Graph, QuantizedValue, Record, Value
 from luce_kernels_cpu.structs import Op
@@ -15,15 +16,22 @@ class Fusion:
     """Which passes run. `overlap` lets independent records go on without a barrier."""
 
     heads: bool = True
+    gate_up: bool = True
     quantize_once: bool = True
     int8_alone: bool = True
     residual: bool = True
     overlap: bool = True
 
 
+PRODUCTS = (Op.MATMUL, Op.GATE_UP)
 ALL_PASSES = Fusion()
 NO_FUSION = Fusion(
-    heads=False, quantize_once=False, int8_alone=False, residual=False, overlap=False
+    heads=False,
+    gate_up=False,
+    quantize_once=False,
+    int8_alone=False,
+    residual=False,
+    overlap=False,
 )
 
 
@@ -31,6 +39,8 @@ def fuse(graph: Graph, fusion: Fusion) -> None:
     """Run the chosen passes, and give every matmul over int8 rows its quantised input."""
     if fusion.heads:
         fuse_heads(graph)
+    if fusion.gate_up:
+        fuse_gate_up(graph)
     if fusion.residual:
         _fuse_residuals(graph)
     _quantize_inputs(graph, share=fusion.quantize_once)
@@ -78,7 +88,7 @@ def _writes_int8(record: Record) -> bool:
         group = native.int8_group
         return group is not None and group(record.constants, record.out.width) % QUANT_BLOCK == 0
     match record.op:
-        case Op.SWIGLU:
+        case Op.SWIGLU | Op.GATE_UP:
             return True
         case Op.NORM:
             return bool(record.constants["group"] % QUANT_BLOCK == 0)
@@ -92,7 +102,7 @@ def _reads_int8(record: Record) -> bool:
     """Whether it multiplies its rows `x` in their int8 form."""
     if record.native is not None:
         return record.native.takes_int8(record.constants)
-    return record.op is Op.MATMUL and bool(record.constants["weight"].takes_int8)
+    return record.op in PRODUCTS and any(each.takes_int8 for each in record.weights)
 
 
 def _quantize_inputs(graph: Graph, *, share: bool) -> None:
@@ -124,6 +134,6 @@ def _drop_unread_floats(graph: Graph) -> None:
     read = {value for record in graph.records for value in record.reads}
     read.update(view.value for view in graph.outputs)
     for record in graph.records:
-        can = record.op in (Op.NORM, Op.SWIGLU) or record.native is not None
+        can = record.op in (Op.NORM, Op.SWIGLU, Op.GATE_UP) or record.native is not None
         if can and record.quantized_out is not None:
             record.floats = record.out.value in read

@@ -21,6 +21,7 @@ from luce_core.ops.spec import Rows
 from luce_core.ops.symbols import RecordingRefused
 from luce_kernels_cpu import eager
 from luce_kernels_cpu.native_op import CACHES, Arg, NativeOp
+from luce_kernels_cpu.native_weight import NativeWeight
 from luce_kernels_cpu.structs import Domain, Op
 from luce_kernels_cpu.views import contiguous_inside, quantized_bytes
 
@@ -111,11 +112,18 @@ class Record:
         return self.op not in (Op.KV_WRITE, Op.QUANTIZE)
 
     @property
+    def weights(self) -> tuple[NativeWeight, ...]:
+        """The matrices that it reads all of."""
+        found = self.constants.values()
+        return tuple(each for each in found if isinstance(each, NativeWeight))
+
+    @property
     def reads(self) -> tuple[Value | QuantizedValue, ...]:
         """What must be complete before this record."""
         if self.quantized_in is None:
             return tuple(view.value for view in self.views.values())
-        rest = (view.value for name, view in self.views.items() if name != "x")
+        floats = self.native is None and not all(each.takes_int8 for each in self.weights)
+        rest = (view.value for name, view in self.views.items() if floats or name != "x")
         return (self.quantized_in, *rest)
 
     @property

@@ -15,10 +15,11 @@ from luce_core.ops.program import Rates, Work
 from luce_core.ops.record import Recording
 from luce_kernels_cpu import structs
 from luce_kernels_cpu.batch_view import fill_batch
-from luce_kernels_cpu.emit import Memory, emit
+from luce_kernels_cpu.emit import emit
 from luce_kernels_cpu.fuse import ALL_PASSES, Fusion, fuse
 from luce_kernels_cpu.graph import Graph, View, build_graph
 from luce_kernels_cpu.library import last_error
+from luce_kernels_cpu.memory import Memory
 from luce_kernels_cpu.provider import Provider, provider
 from luce_kernels_cpu.schedule import schedule
 from luce_kernels_cpu.structs import Domain, Op

@@ -41,6 +41,7 @@ class Op(IntEnum):
     MOE_MATMUL = 27
     MOE_SUM = 28
     MOE_SCALE = 29
+    GATE_UP = 30
 
 
 class Domain(IntEnum):

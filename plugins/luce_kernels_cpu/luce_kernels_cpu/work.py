@@ -5,7 +5,6 @@ from __future__ import annotations
 from luce_core.batch.packed import PackedBatch
 from luce_core.ops.program import Work
 from luce_kernels_cpu.graph import Record
-from luce_kernels_cpu.native_weight import NativeWeight
 from luce_kernels_cpu.structs import Domain, Op
 
 
@@ -21,7 +20,7 @@ def work_of(record: Record, batch: PackedBatch) -> Work:
     if record.op is Op.EMBEDDING:
         table = record.constants["table"]
         return Work(rows * table.nbytes // table.n)
-    weights = [each for each in record.constants.values() if isinstance(each, NativeWeight)]
+    weights = record.weights
     operations = {True: 0, False: 0}
     for weight in weights:
         operations[weight.takes_int8] += 2 * rows * weight.n * weight.k

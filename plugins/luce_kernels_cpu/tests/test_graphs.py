@@ -7,50 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from luce_kernels_cpu import luce_register_kernels
 from luce_kernels_cpu.fuse import NO_FUSION, Fusion, fuse
 from luce_kernels_cpu.graph import build_graph
-from luce_kernels_cpu.provider import provider
+from luce_kernels_cpu.graph_testing import LAYOUT, WIDTH, Forward, Ops, as_tuple, recorded
 from luce_kernels_cpu.recorder import compile_recording
 from luce_kernels_cpu.schedule import schedule
 from luce_kernels_cpu.structs import Op
 
-from luce_core.device import Device
 from luce_core.errors import StepFault
-from luce_core.ops.cases import CaseMaker, Segment
-from luce_core.ops.core_ops import core_registry
-from luce_core.ops.kv_layout import KvLayout
-from luce_core.ops.record import RecordingRefused, record
-from luce_core.ops.registry import OpBinder
+from luce_core.ops.cases import Segment
+from luce_core.ops.record import RecordingRefused
 
-WIDTH = 96
-LAYOUT = KvLayout(kv_heads=1, head_dim=32, block_size=16)
 SEGMENTS = (Segment(0, 9, True), Segment(20, 1), Segment(5, 3))
-Forward = Callable[[Any], Any]
-
-
-class Ops:
-    """Ops over small random weights, bound to the native kernels."""
-
-    def __init__(self) -> None:
-        registry = core_registry()
-        luce_register_kernels(registry.register_kernel)
-        self.binder: OpBinder = registry.binder(Device("cpu"), torch.float32, threads=2)
-        own = provider()
-        own.library.lk_pool_keep_all(own.pool, 1)
-        self.maker = CaseMaker("cpu", torch.float32)
-        self.embed = self.binder.embedding(self.maker.weight(64, WIDTH, "Q8_0"))
-        self.add = self.binder.bind("add")
-        self.gather = self.binder.bind("gather_rows")
-        self.greedy = self.binder.bind("greedy_token")
-        self.swiglu = self.binder.bind("swiglu")
-
-    def linear(self, n: int, k: int, qtype: str = "Q4_0") -> Any:
-        return self.binder.linear(self.maker.weight(n, k, qtype))
-
-    def norm(self, width: int) -> Any:
-        weight = self.maker.normal32(width)
-        return self.binder.bind("rms_norm", weights=(weight,), eps=1e-5)
 
 
 def sum_read_twice(ops: Ops) -> Forward:
@@ -261,10 +229,6 @@ MAKERS = [
 ]
 
 
-def recorded(forward: Forward) -> Any:
-    return record(forward, max_rows=40, max_logits=20, max_segments=8, max_blocks=8)
-
-
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("fusion", [Fusion(), NO_FUSION], ids=["fused", "plain"])
 def test_replay_has_the_bits_of_the_ops(make: Callable[[Ops], Forward], fusion: Fusion) -> None:
@@ -335,10 +299,6 @@ def test_heads_are_turned_and_stored_at_once_where_nobody_looks_between(
     before = names[: names.index("attention")]
     products = [place for place, name in enumerate(before) if name == "matmul"]
     assert list(before[products[-1] + 1 :]) == between
-
-
-def as_tuple(outputs: Any) -> tuple[Any, ...]:
-    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def test_a_step_without_logits_gives_none() -> None:

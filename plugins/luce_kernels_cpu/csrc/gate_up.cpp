@@ -1,0 +1,107 @@
+// lk_gate_up: a worker computes gate and up of the same columns, and has them gated and quantised
+// before they leave its cache.
+#include "quantize_row.h"
+#include "row_kernels.h"
+#include "split.h"
+#include "swiglu_row.h"
+#include "tile_rows.h"
+
+namespace lk {
+namespace LK_ISA_NS {
+namespace {
+
+// A unit of work is as wide as a quant block.
+constexpr int UNIT_TILES = BLOCK / LANES;
+constexpr int KEPT_TILES = 2 * UNIT_TILES;
+
+// Where the tiles of a unit, of gate and then of up, lie.
+struct Unit {
+    int64_t tile;
+    int tiles;
+    int64_t column;
+    int width;
+};
+
+Unit unit_at(const lk_weight& weight, int64_t index) {
+    const int64_t tile = index * UNIT_TILES, column = tile * LANES;
+    const int64_t tiles = weight.tiles - tile, width = weight.n - column;
+    return {tile, int(tiles < UNIT_TILES ? tiles : UNIT_TILES), column,
+            int(width < BLOCK ? width : BLOCK)};
+}
+
+// The tiles of gate, then those of up, into group.out.
+void multiply(const Product (&products)[2], const Unit& unit, bool last, Group<2>& group) {
+    for (int side = 0; side < 2; ++side) {
+        const lk_weight& other = *products[1 - side].weight;
+        for (int i = 0; i < unit.tiles; ++i) {
+            const uint8_t* next = products[side].weight->tile(unit.tile + i + 1);
+            if (i + 1 == unit.tiles) {
+                next = side == 0 ? other.tile(unit.tile)
+                                 : last ? nullptr : other.tile(unit.tile + UNIT_TILES);
+            }
+            run_tile(products[side], group.rows[side], unit.tile + i, next,
+                     group.out + (side * UNIT_TILES + i) * group.out_stride, group.work);
+        }
+    }
+}
+
+void finish_row(const lk_gate_up_args& a, int64_t row, const Unit& unit, const float* gate,
+                const float* up, int64_t tile_stride) {
+    float block[BLOCK];
+    float* out = a.out.data ? a.out.data + row * a.out.stride + unit.column : block;
+    for (int i = 0; i < unit.tiles; ++i) {
+        const int left = unit.width - i * LANES;
+        const float *g = gate + i * tile_stride, *u = up + i * tile_stride;
+        if (left >= LANES) {
+            gate_values(g, u, a.limit, LANES, out + i * LANES);
+        } else {
+            gate_values(g, u, a.limit, left, out + i * LANES);
+        }
+    }
+    if (a.quantized.q) {
+        const int64_t scale = row * a.quantized.d_stride + unit.column / BLOCK;
+        quantize_block(out, a.quantized.q + row * a.quantized.q_stride + unit.column,
+                       a.quantized.d + scale, a.quantized.s + scale);
+    }
+}
+
+void finish(const lk_gate_up_args& a, int64_t first, int count, const Unit& unit,
+            const Group<2>& group) {
+    float* up = group.out + UNIT_TILES * group.out_stride;
+    const lk_projection* const sides[] = {&a.gate, &a.up};
+    for (int side = 0; side < 2; ++side) {
+        if (sides[side]->bias == nullptr) continue;
+        for (int i = 0; i < unit.tiles; ++i) {
+            const int left = unit.width - i * LANES;
+            add_bias(sides[side]->bias + unit.column + i * LANES, count,
+                     left < LANES ? left : LANES,
+                     group.out + (side * UNIT_TILES + i) * group.out_stride);
+        }
+    }
+    for (int r = 0; r < count; ++r) {
+        finish_row(a, first + r, unit, group.out + r * LANES, up + r * LANES, group.out_stride);
+    }
+}
+
+}  // namespace
+
+void gate_up(const void* record, const lk_batch* batch, lk_worker* worker) {
+    const lk_gate_up_args& a = *(const lk_gate_up_args*)record;
+    const int64_t all = lk_row_count(&a.x, batch);
+    if (all == 0) return;
+    const Product products[] = {{a.gate.weight, &a.x, &a.gate.xq}, {a.up.weight, &a.x, &a.up.xq}};
+    const lk_range share = lk_share((a.gate.weight->tiles + UNIT_TILES - 1) / UNIT_TILES, worker);
+    const int64_t step = group_rows(products, KEPT_TILES, 0, all, worker->scratch_bytes);
+    for (int64_t first = 0; first < all; first += step) {
+        const int64_t count = step < all - first ? step : all - first;
+        Group<2> group = begin_group(products, KEPT_TILES, first, count, worker->scratch);
+        for (int64_t index = share.begin; index < share.end; index++) {
+            const Unit unit = unit_at(*a.gate.weight, index);
+            multiply(products, unit, index + 1 == share.end, group);
+            finish(a, first, int(count), unit, group);
+        }
+    }
+}
+
+}  // namespace LK_ISA_NS
+}  // namespace lk
