@@ -56,7 +56,9 @@ void find_rows(const lk_cache& cache, const int32_t* table, int32_t kv_head, int
         const uint8_t* row =
             cache_row(&cache, (int64_t)table[index] * cache.block_size + offset, kv_head);
         const int32_t stop = limited(i + cache.block_size - offset, found->count);
-        for (; i < stop; i++, row += step) found->row[i] = row;
+        for (int32_t first = i; first < stop; first += RUN_KEYS, row += RUN_KEYS * step)
+            for (int32_t j = 0; j < RUN_KEYS; j++) found->row[first + j] = row + j * step;
+        i = stop;
     }
 }
 
@@ -73,42 +75,51 @@ void score_part(const attention_plan& plan, const attention_unit& unit, int32_t 
     const block_reader read = key_reader(cache.type);
     const few_keys few = find_few_keys(cache.type, plan.dim);
     const bool turns = unit.lines <= FEW_LINES && few.turn != nullptr;
+    const int32_t tiles = (unit.lines + TILE_ROWS - 1) / TILE_ROWS * unit.heads;
     stored_rows rows, next;
     find_rows(cache, table, unit.kv_head, begin, end, &rows);
     for (int32_t at = begin; at < end; at += KV_KEYS, rows = next) {
         const bool last = at + KV_KEYS >= end;
         find_rows(last ? following : cache, table, unit.kv_head, last ? begin : at + KV_KEYS, end,
                   &next);
-        if (turns) {
-            prefetch_rows(next);
-            few.turn(rows, plan.dim, (uint8_t*)work->block);
-        } else {
-            read(rows, next, plan.dim, work->block);
-        }
-        for (int32_t line = 0; line < unit.lines; line += TILE_ROWS) {
-            const int32_t lines = limited(unit.lines - line, TILE_ROWS);
-            const int32_t seen = limited(work->keys[line + lines - 1] - at, rows.count);
-            const float* q = work->q + (int64_t)line * plan.dim;
-            float* scores = work->scores + (int64_t)line * LK_KV_PART + at - begin;
+        line_fetcher fetcher(next, unit.heads);
+        for (int32_t tile = 0, head = 0; head < unit.heads; head++) {
+            if (head) next_head(&rows);
             if (turns) {
-                few.score(lines, q, plan.dim, (const uint8_t*)work->block, seen, scores,
-                          LK_KV_PART);
+                few.turn(rows, plan.dim, (uint8_t*)work->block);
             } else {
-                score_block(lines, q, plan.dim, work->block, seen, scores, LK_KV_PART);
+                read(rows, plan.dim, work->block);
+            }
+            for (int32_t line = 0; line < unit.lines; line += TILE_ROWS, tile++) {
+                const int32_t lines = limited(unit.lines - line, TILE_ROWS);
+                const int32_t seen = limited(work->keys[line + lines - 1] - at, rows.count);
+                const int64_t first = head * unit.lines + line;
+                const float* q = work->q + first * plan.dim;
+                float* scores = work->scores + first * LK_KV_PART + at - begin;
+                fetcher.spread(tiles - tile);
+                if (turns) {
+                    few.score(lines, q, plan.dim, (const uint8_t*)work->block, seen, &fetcher,
+                              scores, LK_KV_PART);
+                } else {
+                    fetcher.fetch(fetcher.budget);
+                    score_block(lines, q, plan.dim, work->block, seen, scores, LK_KV_PART);
+                }
             }
         }
     }
 }
 
-// The rows that are read first after a part: of its next part, or of the following unit.
-void find_next_rows(const attention_plan& plan, const attention_unit& unit, int32_t end,
-                    bool goes_on, const workspace* work, stored_rows* found) {
+// The rows that are read first after a part, and how many heads' of them: of its next part, or of
+// the following unit.
+int32_t find_next_rows(const attention_plan& plan, const attention_unit& unit, int32_t end,
+                       bool goes_on, const workspace* work, stored_rows* found) {
     const attention_unit* next = goes_on ? &unit : work->following;
     found->count = 0;
-    if (next == nullptr) return;
+    if (next == nullptr) return 0;
     find_rows(plan.args->k_cache, segment_table(plan, next->segment), next->kv_head,
               goes_on ? end : next->part * LK_KV_PART,
               tile_keys(plan, next->segment, next->line, next->lines), found);
+    return next->heads;
 }
 
 // Weighted values of a part onto the sums of all lines. `goes_on`: its next part follows.
@@ -119,40 +130,45 @@ void value_part(const attention_plan& plan, const attention_unit& unit, int32_t 
     const block_reader read = value_reader(cache.type);
     const few_values few =
         unit.lines <= FEW_LINES ? find_few_values(cache.type, plan.dim) : nullptr;
+    const int32_t tiles = (unit.lines + TILE_ROWS - 1) / TILE_ROWS * unit.heads;
     stored_rows rows, next;
-    const auto weigh = [&](int32_t lines, const float* weights, int32_t from, int32_t keys,
-                           float* out) {
-        if (few != nullptr) {
-            few(lines, weights, LK_KV_PART, rows, from, keys, out, plan.width);
-        } else {
-            value_block(lines, weights, LK_KV_PART, work->block + (int64_t)from * plan.width, keys,
-                        out, plan.width);
-        }
-    };
     find_rows(cache, table, unit.kv_head, begin, end, &rows);
     for (int32_t at = begin; at < end; at += KV_KEYS, rows = next) {
+        int32_t next_heads = unit.heads;
         if (at + KV_KEYS < end) {
             find_rows(cache, table, unit.kv_head, at + KV_KEYS, end, &next);
         } else {
-            find_next_rows(plan, unit, end, goes_on, work, &next);
+            next_heads = find_next_rows(plan, unit, end, goes_on, work, &next);
         }
-        if (few != nullptr) {
-            prefetch_rows(next);
-        } else {
-            read(rows, next, plan.dim, work->block);
-        }
-        for (int32_t line = 0; line < unit.lines; line += TILE_ROWS) {
-            const int32_t lines = limited(unit.lines - line, TILE_ROWS);
-            const float* weights = work->scores + (int64_t)line * LK_KV_PART + at - begin;
-            float* out = sums + (int64_t)line * plan.width;
-            const int32_t shared = limited(work->keys[line] - at, rows.count);
-            if (shared) weigh(lines, weights, 0, shared, out);
-            // A key that a line does not see may hold NaN: it must not even be weighed with 0.
-            for (int32_t i = 1; i < lines; i++) {
-                const int32_t seen = limited(work->keys[line + i] - at, rows.count);
-                if (seen == shared) continue;
-                weigh(1, weights + (int64_t)i * LK_KV_PART + shared, shared, seen - shared,
-                      out + (int64_t)i * plan.width);
+        line_fetcher fetcher(next, next_heads);
+        const auto weigh = [&](int32_t lines, const float* weights, int32_t from, int32_t keys,
+                               float* out) {
+            if (few != nullptr) {
+                few(lines, weights, LK_KV_PART, rows, from, keys, &fetcher, out, plan.width);
+            } else {
+                fetcher.fetch(fetcher.budget);
+                value_block(lines, weights, LK_KV_PART, work->block + (int64_t)from * plan.width,
+                            keys, out, plan.width);
+            }
+        };
+        for (int32_t tile = 0, head = 0; head < unit.heads; head++) {
+            if (head) next_head(&rows);
+            if (few == nullptr) read(rows, plan.dim, work->block);
+            for (int32_t line = 0; line < unit.lines; line += TILE_ROWS, tile++) {
+                const int32_t lines = limited(unit.lines - line, TILE_ROWS);
+                const int64_t first = head * unit.lines + line;
+                const float* weights = work->scores + first * LK_KV_PART + at - begin;
+                float* out = sums + first * plan.width;
+                const int32_t shared = limited(work->keys[line] - at, rows.count);
+                fetcher.spread(tiles - tile);
+                if (shared) weigh(lines, weights, 0, shared, out);
+                // A key that a line does not see may hold NaN: it must not be weighed with 0.
+                for (int32_t i = 1; i < lines; i++) {
+                    const int32_t seen = limited(work->keys[line + i] - at, rows.count);
+                    if (seen == shared) continue;
+                    weigh(1, weights + (int64_t)i * LK_KV_PART + shared, shared, seen - shared,
+                          out + (int64_t)i * plan.width);
+                }
             }
         }
     }
@@ -164,8 +180,8 @@ void attend_part(const attention_plan& plan, const attention_unit& unit, int32_t
     const int32_t begin = part * LK_KV_PART;
     const int32_t end = begin + limited(work->keys[unit.lines - 1] - begin, LK_KV_PART);
     score_part(plan, unit, begin, end, work);
-    for (int32_t line = 0; line < unit.lines; line++) {
-        const int32_t seen = limited(work->keys[line] - begin, LK_KV_PART);
+    for (int32_t line = 0; line < unit.heads * unit.lines; line++) {
+        const int32_t seen = limited(work->keys[line % unit.lines] - begin, LK_KV_PART);
         if (seen) states[line] = softmax_part(work->scores + (int64_t)line * LK_KV_PART, seen);
         for (int32_t d = 0; d < plan.width; d += W)
             store(sums + (int64_t)line * plan.width + d, zero());
@@ -176,10 +192,10 @@ void attend_part(const attention_plan& plan, const attention_unit& unit, int32_t
 // Where a line lies in rows `stride` apart, of heads of `size`.
 int64_t line_offset(const attention_plan& plan, const attention_unit& unit, int32_t line,
                     int64_t stride, int64_t size) {
-    const int32_t number = unit.line + line;
+    const int32_t number = unit.line + line % unit.lines;
     const int64_t row = plan.batch->cu_seqlens[unit.segment] + number / plan.group;
-    const int32_t head = unit.kv_head * plan.group + number % plan.group;
-    return row * stride + head * size;
+    const int32_t kv_head = unit.kv_head + line / unit.lines;
+    return row * stride + (kv_head * plan.group + number % plan.group) * size;
 }
 
 int64_t line_offset(const attention_plan& plan, const attention_unit& unit, int32_t line,
@@ -190,14 +206,15 @@ int64_t line_offset(const attention_plan& plan, const attention_unit& unit, int3
 void take_queries(const attention_plan& plan, const attention_unit& unit, workspace* work) {
     const lk_rows& q = plan.args->q;
     const vf scale = set1(plan.args->scale);
-    for (int32_t line = 0; line < unit.lines; line++) {
+    for (int32_t line = 0; line < unit.lines; line++)
+        work->keys[line] = line_keys(plan, unit.segment, unit.line + line);
+    for (int32_t line = 0; line < unit.heads * unit.lines; line++) {
         const float* from = q.data + line_offset(plan, unit, line, q.stride);
         float* to = work->q + (int64_t)line * plan.dim;
         int32_t d = 0;
         for (; d + W <= plan.dim; d += W) store(to + d, mul(load(from + d), scale));
         const int32_t rest = plan.dim - d;
         if (rest) store_first(to + d, mul(load_first(from + d, rest), scale), rest);
-        work->keys[line] = line_keys(plan, unit.segment, unit.line + line);
     }
 }
 
@@ -215,11 +232,14 @@ void finish_line(const attention_plan& plan, const attention_unit& unit, int32_t
 }
 
 void run_unit(const attention_plan& plan, const attention_unit& unit, workspace* work) {
+    const int32_t lines = unit.heads * unit.lines;
     take_queries(plan, unit, work);
     if (unit.partial >= 0) {
         attend_part(plan, unit, unit.part, false, work, work->sums, work->state);
-        for (int32_t line = 0; line < unit.lines; line++) {
-            float* to = plan.args->partials + (unit.partial + line) * partial_floats(plan);
+        for (int32_t line = 0; line < lines; line++) {
+            const int64_t place = unit.partial + line / unit.lines * unit.partial_step;
+            float* to =
+                plan.args->partials + (place + line % unit.lines) * partial_floats(plan);
             memcpy(to, work->sums + (int64_t)line * plan.width, sizeof(float) * plan.width);
             to[plan.width] = work->state[line].max;
             to[plan.width + 1] = work->state[line].sum;
@@ -229,14 +249,14 @@ void run_unit(const attention_plan& plan, const attention_unit& unit, workspace*
     attend_part(plan, unit, 0, unit.parts > 1, work, work->sums, work->state);
     for (int32_t part = 1; part < unit.parts; part++) {
         attend_part(plan, unit, part, part + 1 < unit.parts, work, work->part, work->part_state);
-        for (int32_t line = 0; line < unit.lines; line++) {
-            if (part >= part_count(work->keys[line])) continue;
+        for (int32_t line = 0; line < lines; line++) {
+            if (part >= part_count(work->keys[line % unit.lines])) continue;
             merge_part(&work->state[line], work->sums + (int64_t)line * plan.width,
                        work->part_state[line], work->part + (int64_t)line * plan.width,
                        plan.width);
         }
     }
-    for (int32_t line = 0; line < unit.lines; line++) {
+    for (int32_t line = 0; line < lines; line++) {
         finish_line(plan, unit, line, work->sums + (int64_t)line * plan.width,
                     work->state[line].sum);
     }
@@ -260,7 +280,7 @@ void combine(const attention_plan& plan, lk_worker* worker, float* sums) {
         const int32_t parts = part_count(tile_keys(plan, segment, 0, lines));
         for (int32_t i = 0; i < lines * kv_heads; i++, number++) {
             if (number < share.begin || number >= share.end) continue;
-            const attention_unit unit = {segment, i / lines, i % lines, 1, 0, parts, 0};
+            const attention_unit unit = {segment, i / lines, 1, i % lines, 1, 0, parts, 0, 0};
             const int64_t first = partial + (int64_t)unit.kv_head * parts * lines + unit.line;
             const int32_t own = part_count(line_keys(plan, segment, unit.line));
             softmax_state state = {0, 0};
@@ -303,19 +323,24 @@ void attention(const void* record, const lk_batch* batch, lk_worker* worker) {
     int64_t total = 0;
     each_unit(plan, [&](const attention_unit& unit) { total += unit_cost(plan, unit); });
     int64_t before = 0;
-    attention_unit mine = {};  // found last, not yet done; no lines: none
+    attention_unit mine = {}, next = {};  // found last, not yet done; no lines: none
+    const auto run_mine = [&] {
+        work.following = next.lines ? &next : nullptr;
+        if (mine.lines) run_unit(plan, mine, &work);
+        mine = next;
+    };
     each_unit(plan, [&](const attention_unit& unit) {
         const int64_t cost = unit_cost(plan, unit);
         // The worker in whose share of the total the unit's middle lies.
         const int64_t owner = (2 * before + cost) * worker->count / (2 * total);
         before += cost;
-        if (owner != worker->index) return;
-        work.following = &unit;
-        if (mine.lines) run_unit(plan, mine, &work);
-        mine = unit;
+        if (owner != worker->index || (next.lines && join_heads(plan, &next, unit))) return;
+        run_mine();
+        next = unit;
     });
-    work.following = nullptr;
-    if (mine.lines) run_unit(plan, mine, &work);
+    run_mine();
+    next = {};
+    run_mine();
 
     if (plan.split) {
         lk_barrier(worker);

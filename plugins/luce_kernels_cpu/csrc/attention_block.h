@@ -62,33 +62,59 @@ static inline void transpose(vf* x) {
 }
 #endif
 
+constexpr int RUN_KEYS = 8;  // pointers that are written at once
+
 // Stored rows of up to KV_KEYS positions.
 struct stored_rows {
-    const uint8_t* row[KV_KEYS];
+    const uint8_t* row[KV_KEYS + RUN_KEYS];
     int32_t count;
     int32_t bytes;  // of each
 };
 
-// Rows are scattered over the cache: the next block is fetched while this one is converted.
-static inline void prefetch_row(const stored_rows& rows, int key) {
-    if (key >= rows.count) return;
-    for (int at = 0; at < rows.bytes; at += 64)
-        _mm_prefetch((const char*)rows.row[key] + at, _MM_HINT_T0);
-}
+// The cache lines of rows that are needed soon, fetched a few at a time between arithmetic: asked
+// for all at once they would fill the core's queue of misses, and the arithmetic would wait.
+struct line_fetcher {
+    const uint8_t* const* row;
+    const uint8_t* const* stop;
+    int32_t at, bytes;
+    int32_t budget;  // lines to fetch during the next piece of arithmetic
 
-static inline void prefetch_rows(const stored_rows& rows) {
-    for (int key = 0; key < rows.count; key++) prefetch_row(rows, key);
+    // The rows of `heads` heads, which lie side by side.
+    line_fetcher(const stored_rows& rows, int32_t heads)
+        : row(rows.row), stop(rows.row + rows.count), at(0), bytes(rows.bytes * heads), budget(0) {}
+
+    // Spreads what is left over `pieces` of arithmetic.
+    void spread(int32_t pieces) {
+        budget = ((int32_t)(stop - row) * ((bytes + 63) / 64) + pieces - 1) / pieces;
+    }
+
+    // How many to fetch at each of `steps`.
+    int32_t share(int32_t steps) const { return (budget + steps - 1) / steps; }
+
+    void fetch(int32_t count) {
+        for (int32_t i = 0; i < count && row < stop; i++) {
+            _mm_prefetch((const char*)*row + at, _MM_HINT_T1);
+            at += 64;
+            if (at >= bytes) {
+                at = 0;
+                row++;
+            }
+        }
+    }
+};
+
+// From the rows of a head to those of the next.
+static inline void next_head(stored_rows* rows) {
+    for (int32_t key = 0; key < KV_KEYS; key++) rows->row[key] += rows->bytes;
 }
 
 // The key rows -> columns [KV_KEYS / TILE_WIDTH][dim][TILE_WIDTH]; columns beyond the
 // keys are 0 up to whole vectors, and stay as they are from there.
 template <int TYPE>
-static void keys_to_columns(const stored_rows& keys, const stored_rows& next, int dim,
-                            float* columns) {
+static void keys_to_columns(const stored_rows& keys, int dim, float* columns) {
     for (int key = 0; key < keys.count; key += W) {
         float* to = columns + (int64_t)(key / TILE_WIDTH) * dim * TILE_WIDTH + key % TILE_WIDTH;
         const int here = keys.count - key < W ? keys.count - key : W;
-        for (int i = 0; i < W; i++) prefetch_row(next, key + i);
         for (int at = 0; at < dim; at += W) {
             const int wide = dim - at < W ? dim - at : W;
             vf x[W];
@@ -109,19 +135,16 @@ static void keys_to_columns(const stored_rows& keys, const stored_rows& next, in
 
 // The value rows -> floats [count][padded(dim)], padding 0.
 template <int TYPE>
-static void values_to_rows(const stored_rows& values, const stored_rows& next, int dim,
-                           float* rows) {
+static void values_to_rows(const stored_rows& values, int dim, float* rows) {
     for (int key = 0; key < values.count; key++) {
         float* to = rows + (int64_t)key * padded(dim);
-        prefetch_row(next, key);
         int at = 0;
         for (; at + W <= dim; at += W) store(to + at, cached_values<TYPE>(values.row[key], at));
         if (at < dim) store(to + at, cached_values_first<TYPE>(values.row[key], at, dim - at));
     }
 }
 
-using block_reader = void (*)(const stored_rows& rows, const stored_rows& next, int dim,
-                              float* block);
+using block_reader = void (*)(const stored_rows& rows, int dim, float* block);
 
 static inline block_reader key_reader(int32_t type) {
     switch (type) {

@@ -13,17 +13,22 @@ constexpr int FEW_LINES = TILE_ROWS;
 
 // Adds weighted values of `keys` rows, at most TILE_ROWS lines: as value_block.
 using few_values = void (*)(int lines, const float* weights, int64_t weights_stride,
-                            const stored_rows& rows, int from, int keys, float* sums, int width);
+                            const stored_rows& rows, int from, int keys, line_fetcher* next,
+                            float* sums, int width);
 
 template <int TYPE, int MR>
 static void weigh_rows(const float* weights, int64_t weights_stride, const uint8_t* const* rows,
-                       int keys, float* sums, int width) {
+                       int keys, line_fetcher* next, float* sums, int width) {
+    line_fetcher fetcher = *next;
+    const int32_t steps = keys * (width / TILE_WIDTH);
+    const int32_t share = fetcher.share(steps);
     for (int at = 0; at < width; at += TILE_WIDTH) {
         vf sum[MR][TILE_VECTORS];
         for (int r = 0; r < MR; r++)
             for (int v = 0; v < TILE_VECTORS; v++)
                 sum[r][v] = load(sums + (int64_t)r * width + at + v * W);
         for (int key = 0; key < keys; key++) {
+            fetcher.fetch(share);
             vf value[TILE_VECTORS];
             for (int v = 0; v < TILE_VECTORS; v++) {
                 value[v] = cached_values<TYPE>(rows[key], at + v * W);
@@ -38,19 +43,21 @@ static void weigh_rows(const float* weights, int64_t weights_stride, const uint8
             for (int v = 0; v < TILE_VECTORS; v++)
                 store(sums + (int64_t)r * width + at + v * W, sum[r][v]);
     }
+    *next = fetcher;
 }
 
 template <int TYPE>
 static void weigh_few(int lines, const float* weights, int64_t weights_stride,
-                      const stored_rows& rows, int from, int keys, float* sums, int width) {
+                      const stored_rows& rows, int from, int keys, line_fetcher* next,
+                      float* sums, int width) {
     const uint8_t* const* at = rows.row + from;
     switch (lines) {
-        case 1: weigh_rows<TYPE, 1>(weights, weights_stride, at, keys, sums, width); break;
-        case 2: weigh_rows<TYPE, 2>(weights, weights_stride, at, keys, sums, width); break;
-        case 3: weigh_rows<TYPE, 3>(weights, weights_stride, at, keys, sums, width); break;
-        case 4: weigh_rows<TYPE, 4>(weights, weights_stride, at, keys, sums, width); break;
-        case 5: weigh_rows<TYPE, 5>(weights, weights_stride, at, keys, sums, width); break;
-        default: weigh_rows<TYPE, 6>(weights, weights_stride, at, keys, sums, width); break;
+        case 1: weigh_rows<TYPE, 1>(weights, weights_stride, at, keys, next, sums, width); break;
+        case 2: weigh_rows<TYPE, 2>(weights, weights_stride, at, keys, next, sums, width); break;
+        case 3: weigh_rows<TYPE, 3>(weights, weights_stride, at, keys, next, sums, width); break;
+        case 4: weigh_rows<TYPE, 4>(weights, weights_stride, at, keys, next, sums, width); break;
+        case 5: weigh_rows<TYPE, 5>(weights, weights_stride, at, keys, next, sums, width); break;
+        default: weigh_rows<TYPE, 6>(weights, weights_stride, at, keys, next, sums, width); break;
     }
 }
 
@@ -71,7 +78,7 @@ static inline few_values find_few_values(int32_t type, int dim) {
 struct few_keys {
     void (*turn)(const stored_rows& keys, int dim, uint8_t* turned);
     void (*score)(int lines, const float* q, int dim, const uint8_t* turned, int keys,
-                  float* scores, int64_t scores_stride);
+                  line_fetcher* next, float* scores, int64_t scores_stride);
 };
 
 #if defined(__AVX512F__)
@@ -168,8 +175,10 @@ static void turn_keys(const stored_rows& keys, int dim, uint8_t* turned) {
 }
 
 template <int TYPE, int MR, int NV>
-static void score_turned(const float* q, int dim, const uint8_t* turned, float* scores,
-                         int64_t scores_stride) {
+static void score_turned(const float* q, int dim, const uint8_t* turned, line_fetcher* next,
+                         float* scores, int64_t scores_stride) {
+    line_fetcher fetcher = *next;
+    const int32_t share = fetcher.share(dim);
     const int64_t group = (int64_t)dim / TURN_DIMS * TURNED<TYPE>;
     constexpr int run = TYPE == LK_Q8_0 ? 16 : 8;  // dims of a 128-bit lane before it was turned
     vf sum[MR][NV];
@@ -177,6 +186,7 @@ static void score_turned(const float* q, int dim, const uint8_t* turned, float* 
         for (int v = 0; v < NV; v++) sum[r][v] = zero();
     for (int at = 0; at < dim; at += TURN_DIMS, turned += TURNED<TYPE>) {
         for (int d = 0; d < TURN_DIMS; d++) {
+            fetcher.fetch(share);
             vf key[NV];
             for (int v = 0; v < NV; v++) {
                 const uint8_t* from = turned + v * group;
@@ -197,29 +207,30 @@ static void score_turned(const float* q, int dim, const uint8_t* turned, float* 
     }
     for (int r = 0; r < MR; r++)
         for (int v = 0; v < NV; v++) store(scores + r * scores_stride + v * W, sum[r][v]);
+    *next = fetcher;
 }
 
 template <int TYPE, int MR>
-static void score_groups(const float* q, int dim, const uint8_t* turned, int keys, float* scores,
-                         int64_t scores_stride) {
+static void score_groups(const float* q, int dim, const uint8_t* turned, int keys,
+                         line_fetcher* next, float* scores, int64_t scores_stride) {
     const int64_t group = (int64_t)dim / TURN_DIMS * TURNED<TYPE>;
     if (keys > KV_KEYS - W) {
-        return score_turned<TYPE, MR, TILE_VECTORS>(q, dim, turned, scores, scores_stride);
+        return score_turned<TYPE, MR, TILE_VECTORS>(q, dim, turned, next, scores, scores_stride);
     }
     for (int key = 0; key < keys; key += W, turned += group)
-        score_turned<TYPE, MR, 1>(q, dim, turned, scores + key, scores_stride);
+        score_turned<TYPE, MR, 1>(q, dim, turned, next, scores + key, scores_stride);
 }
 
 template <int TYPE>
 static void score_few(int lines, const float* q, int dim, const uint8_t* turned, int keys,
-                      float* scores, int64_t scores_stride) {
+                      line_fetcher* next, float* scores, int64_t scores_stride) {
     switch (lines) {
-        case 1: score_groups<TYPE, 1>(q, dim, turned, keys, scores, scores_stride); break;
-        case 2: score_groups<TYPE, 2>(q, dim, turned, keys, scores, scores_stride); break;
-        case 3: score_groups<TYPE, 3>(q, dim, turned, keys, scores, scores_stride); break;
-        case 4: score_groups<TYPE, 4>(q, dim, turned, keys, scores, scores_stride); break;
-        case 5: score_groups<TYPE, 5>(q, dim, turned, keys, scores, scores_stride); break;
-        default: score_groups<TYPE, 6>(q, dim, turned, keys, scores, scores_stride); break;
+        case 1: score_groups<TYPE, 1>(q, dim, turned, keys, next, scores, scores_stride); break;
+        case 2: score_groups<TYPE, 2>(q, dim, turned, keys, next, scores, scores_stride); break;
+        case 3: score_groups<TYPE, 3>(q, dim, turned, keys, next, scores, scores_stride); break;
+        case 4: score_groups<TYPE, 4>(q, dim, turned, keys, next, scores, scores_stride); break;
+        case 5: score_groups<TYPE, 5>(q, dim, turned, keys, next, scores, scores_stride); break;
+        default: score_groups<TYPE, 6>(q, dim, turned, keys, next, scores, scores_stride); break;
     }
 }
 

@@ -1,7 +1,8 @@
 // The units of work of one attention call, in one fixed order that every worker computes alike.
 //
 // A segment's query rows, times the heads that share a KV head, are `lines`: row-major, heads
-// inside. A unit is a tile of lines of one KV head over one part of the keys, or over all parts.
+// inside. A unit is a tile of lines of one KV head over one part of the keys, or over all parts;
+// neighbouring heads join where their lines fit one tile, so that memory is read in order.
 #ifndef LUCE_ATTENTION_UNITS_H
 #define LUCE_ATTENTION_UNITS_H
 
@@ -15,10 +16,11 @@ constexpr int MAX_LINES = 96;
 
 struct attention_unit {
     int32_t segment;
-    int32_t kv_head;
-    int32_t line, lines;     // first and count
+    int32_t kv_head, heads;  // first and count
+    int32_t line, lines;     // first and count, of each head
     int32_t part, parts;     // first and count
     int64_t partial;         // where its first line's partial results are, or -1: write the output
+    int64_t partial_step;    // from a head to the next
 };
 
 // What a call fixes for all its units.
@@ -72,6 +74,18 @@ static inline int64_t unit_cost(const attention_plan& plan, const attention_unit
     return keys * (unit.lines + READ_COST);
 }
 
+// Adds the unit that follows to one that is the same but for its heads; false if it is not.
+static inline bool join_heads(const attention_plan& plan, attention_unit* unit,
+                              const attention_unit& next) {
+    if (unit->segment != next.segment || unit->kv_head + unit->heads != next.kv_head ||
+        unit->line != next.line || unit->lines != next.lines || unit->part != next.part ||
+        unit->parts != next.parts || (unit->heads + next.heads) * unit->lines > plan.tile) {
+        return false;
+    }
+    unit->heads += next.heads;
+    return true;
+}
+
 // Units of a segment that is cut into parts go by part, then head: the rows of a position lie
 // side by side, so that memory is read in order.
 template <typename Visit>
@@ -85,14 +99,15 @@ static inline void each_unit(const attention_plan& plan, Visit visit) {
         for (int32_t part = 0; partials && part < all; part++) {
             for (int32_t kv_head = 0; kv_head < kv_heads; kv_head++) {
                 const int64_t at = partial + ((int64_t)kv_head * all + part) * lines;
-                visit(attention_unit{segment, kv_head, 0, lines, part, 1, at});
+                visit(attention_unit{segment, kv_head, 1, 0, lines, part, 1, at,
+                                     (int64_t)all * lines});
             }
         }
         for (int32_t kv_head = 0; partials == 0 && kv_head < kv_heads; kv_head++) {
             for (int32_t line = 0; line < lines; line += plan.tile) {
                 const int32_t count = lines - line < plan.tile ? lines - line : plan.tile;
                 const int32_t parts = part_count(tile_keys(plan, segment, line, count));
-                visit(attention_unit{segment, kv_head, line, count, 0, parts, -1});
+                visit(attention_unit{segment, kv_head, 1, line, count, 0, parts, -1, 0});
             }
         }
         partial += partials;
