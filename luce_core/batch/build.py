@@ -178,39 +178,37 @@ def pack(
     host["cu_logits"][: segments + 1] = logit_starts
 
     max_query, max_context, block_size = 0, 0, 1
+    positions: list[int] = []
     kv_rows: list[int] = []
     for segment in range(real_segments):
+        first = first_positions[segment]
         count = starts[segment + 1] - starts[segment]
-        length = first_positions[segment] + count
+        length = first + count
         max_query = max(max_query, count)
         max_context = max(max_context, length)
         table = slots[slot_ids[segment]].table
-        block_size = table.block_size
+        block_size, blocks = table.block_size, table.blocks
         used = -(-length // block_size)
-        if used > len(table.blocks) or used > buffers.max_blocks:
+        if used > len(blocks) or used > buffers.max_blocks:
             raise StepFault(
                 f"slot {slot_ids[segment]}: {length} tokens need {used} blocks, it holds "
-                f"{len(table.blocks)} and the buffers take {buffers.max_blocks}"
+                f"{len(blocks)} and the buffers take {buffers.max_blocks}"
             )
-        buffers.write_table(segment, table.blocks[:used])
-        kv_rows.append(table.blocks[used - 1] * block_size + (length - 1) % block_size)
+        buffers.write_table(segment, blocks[:used])
+        positions.extend(range(first, length))
+        while first < length:  # as many rows as lie in one block
+            index, offset = divmod(first, block_size)
+            stop = min(length, first - offset + block_size)
+            kv_row = blocks[index] * block_size + offset
+            kv_rows.extend(range(kv_row, kv_row + stop - first))
+            first = stop
     for segment in range(real_segments, segments):
         buffers.write_table(segment, [])
+        positions.append(0)
         kv_rows.append(buffers.null_block * block_size)
         max_query, max_context = max(max_query, 1), max(max_context, 1)
-
-    if rows == segments:
-        host["positions"][:rows] = first_positions
-        host["kv_rows"][:rows] = kv_rows
-    else:
-        counts = np.diff(starts)
-        owner = np.repeat(np.arange(segments), counts)
-        shift = np.subtract(first_positions, starts[:-1])
-        positions = host["positions"][:rows]
-        positions[:] = np.arange(rows) + np.repeat(shift, counts)
-        index, offset = np.divmod(positions, np.int32(block_size))
-        block_of_row = host["block_tables"][owner, index]
-        host["kv_rows"][:rows] = block_of_row * np.int32(block_size) + offset
+    host["positions"][:rows] = positions
+    host["kv_rows"][:rows] = kv_rows
 
     return PackedBatch(
         **buffers.upload(rows, segments, logits),

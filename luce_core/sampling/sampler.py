@@ -25,10 +25,14 @@ _ROWS_AT_ONCE = 64
 
 
 class DraftNoise(NamedTuple):
-    """What a draft needs to draw as the sampler will: `keys` has one key for each token ahead."""
+    """What a draft needs to draw as the sampler will: `keys` has one key for each token ahead,
+    none if `temperature` is 0."""
 
     temperature: float
     keys: tuple[int, ...]
+
+
+GREEDY_NOISE = DraftNoise(0.0, ())
 
 
 class _Segment(NamedTuple):
@@ -114,10 +118,14 @@ class Sampler:
         return tokens.view(segments, columns)
 
     def draft_noise(self, slot_id: int, count: int) -> DraftNoise:
-        """For a draft that draws on its own: the slot's next `count` tokens, as `draw` does it."""
+        """For a draft that draws on its own: the slot's next `count` tokens, as `draw` does it.
+        No keys where nothing is drawn."""
         rules = self._rules_of(slot_id)
+        temperature = rules.params.temperature
+        if temperature == 0.0:
+            return GREEDY_NOISE
         rows = (_Row(rules, 0, ahead) for ahead in range(count))
-        return DraftNoise(rules.params.temperature, tuple(row.key for row in rows))
+        return DraftNoise(temperature, tuple(row.key for row in rows))
 
     def accept(
         self,

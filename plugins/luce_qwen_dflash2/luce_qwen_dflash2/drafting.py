@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from luce_core.errors import EngineDead
-from luce_core.plan import StepPlan
+from luce_core.plan import DecodeRow, StepPlan
 from luce_core.request import Request
 from luce_core.sampling.accept import Accepted
 from luce_core.sampling.sampler import Sampler
 from luce_qwen_dflash2.acceptance_watch import AcceptanceWatch
-from luce_qwen_dflash2.draft.draft import Anchor, Draft, Kept
+from luce_qwen_dflash2.draft.backlog import Kept
+from luce_qwen_dflash2.draft.draft import Anchor, Draft
 from luce_qwen_dflash2.widths import Widths
 
 log = logging.getLogger(__name__)
@@ -71,49 +72,39 @@ class Drafting:
 
     def propose(self, plan: StepPlan, requests: Mapping[int, Request]) -> dict[int, list[int]]:
         """Drafts by slot id for the decode rows of a plan, all of them that `accept` could take."""
-        if not plan.decode:
+        spaces = [(row.slot_id, self._room(row)) for row in plan.decode]
+        room = {slot_id: space for slot_id, space in spaces if space}
+        if not room:
             return {}
-        rows = {row.slot_id: row for row in plan.decode}
-        room = {
-            slot_id: space
-            for slot_id, row in rows.items()
-            if (space := self._room(slot_id, row.position, row.max_draft))
-        }
-        widths = self._widths.choose(
-            room, others=len(rows) - len(room), with_prompts=bool(plan.prefill)
-        )
+        others = len(plan.decode) - len(room)
+        widths = self._widths.choose(room, others=others, with_prompts=bool(plan.prefill))
         if not widths:
             return {}
+        noise = self._sampler.draft_noise
         try:
-            proposed = self._proposed(
-                [
-                    Anchor(
-                        slot_id,
-                        rows[slot_id].token,
-                        rows[slot_id].position,
-                        width,
-                        self._sampler.draft_noise(slot_id, width),
-                    )
-                    for slot_id, width in widths.items()
-                ],
-                requests,
-            )
+            anchors = [
+                Anchor(row.slot_id, row.token, row.position, width, noise(row.slot_id, width))
+                for row in plan.decode
+                if (width := widths.get(row.slot_id))
+            ]
+            proposed = self._proposed(anchors, requests)
         except EngineDead:
             raise
         except Exception:
             self._failed("propose; the step goes on without drafts")
             return {}
-        clipped = self._sampler.clip_drafts(list(widths), proposed)
-        return {slot_id: tokens for slot_id, tokens in zip(widths, clipped, strict=True) if tokens}
+        slot_ids = [anchor.slot_id for anchor in anchors]
+        clipped = self._sampler.clip_drafts(slot_ids, proposed)
+        return {slot: tokens for slot, tokens in zip(slot_ids, clipped, strict=True) if tokens}
 
-    def _room(self, slot_id: int, position: int, most: int) -> int:
+    def _room(self, row: DecodeRow) -> int:
         """Drafts that the plan, the draft's context and what it has seen of the slot allow."""
-        draft = self._draft
-        if draft is None or not most:
-            return most
-        if slot_id in self._lost or draft.filled(slot_id) != position:
+        draft, slot_id = self._draft, row.slot_id
+        if draft is None or not row.max_draft:
+            return row.max_draft
+        if slot_id in self._lost or draft.filled(slot_id) != row.position:
             return 0
-        return min(most, draft.room(slot_id))
+        return min(row.max_draft, draft.room(slot_id))
 
     def _proposed(
         self, anchors: Sequence[Anchor], requests: Mapping[int, Request]
@@ -145,10 +136,8 @@ class Drafting:
         if self._draft is None or features is None:
             return
         kept = self._kept(plan, drafts, accepted)
-        for each in kept:
-            if each.slot_id in self._new:
-                self._new.discard(each.slot_id)
-                self._draft.reset(each.slot_id, each.position)
+        if self._new:
+            self._begin(kept)
         try:
             self._draft.inject(features, kept)
         except EngineDead:
@@ -156,6 +145,14 @@ class Drafting:
         except Exception:
             self._lost.update(each.slot_id for each in kept)
             self._failed("take in a step; its slots draft no more")
+
+    def _begin(self, kept: Sequence[Kept]) -> None:
+        """New slots begin at the first of their rows."""
+        assert self._draft is not None
+        for each in kept:
+            if each.slot_id in self._new:
+                self._new.discard(each.slot_id)
+                self._draft.reset(each.slot_id, each.position)
 
     def _kept(self, plan: StepPlan, drafts: Drafts, accepted: Mapping[int, Accepted]) -> list[Kept]:
         """The durable rows of each slot: all of a prompt's; of a decode segment the anchor and the

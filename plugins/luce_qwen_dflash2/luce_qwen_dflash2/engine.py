@@ -225,10 +225,10 @@ class QwenEngine:
         A slot's newest token is not in its cache: of its rows, the anchor and the accepted drafts
         are durable, which are as many as its new tokens. A failed slot has none and stays.
         """
-        rows = [0] * len(self._model.accepted)
+        rows = [0] * (1 + self._capabilities.max_slots)
         for slot_id, each in accepted.items():
             rows[slot_id] = len(each.tokens)
-        self._model.accepted.copy_(torch.tensor(rows, dtype=torch.int32))
+        self._model.accepted.fill(rows)
         self._replay(batch)
 
     @hookimpl

@@ -16,6 +16,7 @@ from luce_qwen_dflash2.attention import GatedAttention
 from luce_qwen_dflash2.config import ModelConfig
 from luce_qwen_dflash2.delta_net import GatedDeltaNet
 from luce_qwen_dflash2.feed_forward import FeedForward
+from luce_qwen_dflash2.host_filled import HostFilled
 from luce_qwen_dflash2.moe import MoeFeedForward
 from luce_qwen_dflash2.room import NO_ROOM, Room
 from luce_qwen_dflash2.state import bytes_per_slot
@@ -121,7 +122,7 @@ class Model:
             attention.allocate(room)
         for recurrent in self._recurrent:
             recurrent.allocate(room)
-        self.accepted = torch.zeros(room.slots + 1, dtype=torch.int32, device=room.device)
+        self.accepted = HostFilled(room.slots + 1, room.device)
 
     def clear(self, slot: int) -> None:
         """The recurrent state of a slot before its first token."""
@@ -147,5 +148,5 @@ class Model:
         """After `forward` on the same batch, once `accepted` says for each slot with verify rows
         how many of them became durable: bring these slots' state there."""
         for mixer in self._recurrent:
-            mixer.replay(batch, self.accepted)
+            mixer.replay(batch, self.accepted.tensor)
         return ()

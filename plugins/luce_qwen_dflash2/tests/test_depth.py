@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from luce_qwen_dflash2.draft.draft import Kept
+from luce_qwen_dflash2.draft.backlog import Kept
 from luce_qwen_dflash2.engine import QwenEngine
 from luce_qwen_dflash2.replayed import ReplayedDrafts, corruption_for
 from luce_qwen_dflash2.synthetic import SyntheticHybrid, write_hybrid

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from luce_qwen_dflash2.draft.draft import INJECT_ROWS, Anchor, Draft, Kept
+from luce_qwen_dflash2.draft.backlog import Kept
+from luce_qwen_dflash2.draft.draft import INJECT_ROWS, Anchor, Draft
 from luce_qwen_dflash2.draft.loaded import LoadedDraft
 from luce_qwen_dflash2.engine import QwenEngine
 from luce_qwen_dflash2.replayed import ReplayedDrafts

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from luce_core.ops.registry import OpBinder
-from luce_core.sampling.sampler import DraftNoise
-from luce_qwen_dflash2.draft.backlog import BACKLOG_ROWS, Backlog
-from luce_qwen_dflash2.draft.blocks import Piece, draft_buffers, pack_pieces
+from luce_core.sampling.sampler import GREEDY_NOISE, DraftNoise
+from luce_qwen_dflash2.draft.backlog import Backlog, Kept, Run, runs_of
+from luce_qwen_dflash2.draft.blocks import Piece, PieceBatches
 from luce_qwen_dflash2.draft.config import DraftConfig
 from luce_qwen_dflash2.draft.model import DraftModel
 from luce_qwen_dflash2.draft.rings import Rings
 
 # Rows that one injection takes at once: bounds the staged features (100 KiB a row at 27B).
 INJECT_ROWS = 512
-
-GREEDY = DraftNoise(0.0, ())
-
-
-class Kept(NamedTuple):
-    """Rows of a step that stay in their slot: `rows` of them from row `first_row` of the features
-    on, at positions `position`, `position` + 1, ..."""
-
-    slot_id: int
-    first_row: int
-    position: int
-    rows: int
 
 
 class Anchor(NamedTuple):
@@ -40,7 +29,7 @@ class Anchor(NamedTuple):
     token: int
     position: int
     drafts: int
-    noise: DraftNoise = GREEDY
+    noise: DraftNoise = GREEDY_NOISE
 
 
 class Draft:
@@ -79,8 +68,13 @@ class Draft:
         temperatures = torch.zeros(slots + 1, device=ops.device)
         keys = torch.zeros(slots + 1, max_draft, dtype=torch.int64, device=ops.device)
         self._stage, self._temperatures, self._keys = stage, temperatures, keys
-        self._inject_buffers = draft_buffers(INJECT_ROWS, slots, ops.device)
-        self._block_buffers = draft_buffers(slots * (1 + max_draft), slots, ops.device)
+        self._noisy: set[int] = set()  # slots whose temperature is not 0
+        self._injections = PieceBatches(
+            max_rows=INJECT_ROWS, slots=slots, with_logits=False, device=ops.device
+        )
+        self._blocks = PieceBatches(
+            max_rows=slots * (1 + max_draft), slots=slots, with_logits=True, device=ops.device
+        )
         self._inject = ops.program(
             lambda batch: model.inject(batch, stage, rings.layers),
             max_rows=INJECT_ROWS,
@@ -90,7 +84,7 @@ class Draft:
         ).run
         self._propose = ops.program(
             lambda batch: model.propose(batch, rings.layers, temperatures, keys),
-            max_rows=self._block_buffers.max_rows,
+            max_rows=self._blocks.max_rows,
             max_logits=slots * max_draft,
             max_segments=slots,
             max_blocks=1,
@@ -101,7 +95,7 @@ class Draft:
         not cleared, since no position from there on is read before it has been injected; a slot
         that begins inside a context drafts badly until its window is behind that position."""
         self._filled[slot_id] = position
-        self._backlog.clear(slot_id)
+        self._backlog.forget(slot_id)
 
     def filled(self, slot_id: int) -> int:
         """Tokens injected so far: the position of the anchor that may be proposed for."""
@@ -120,44 +114,37 @@ class Draft:
         """Take in a step: `features` [T, F] has the residual streams behind `target_layers` side by
         side; the rows of `kept` (one entry a slot) enter, the others never happened.
 
-        Few rows wait in a backlog until their slot drafts or has no room for more.
+        Steps wait in a backlog until a slot drafts or there is no room for more.
         """
-        for each in kept:
-            assert each.position == self._filled[each.slot_id], (each, self._filled[each.slot_id])
-            self._filled[each.slot_id] += each.rows
-        at_once = [k for k in kept if not self._backlog.has_room(k.slot_id, k.rows)]
-        if at_once:
-            rows = {each.slot_id: each.rows for each in kept}
-            self._catch_up({s: self._filled[s] - rows.get(s, 0) for s in range(len(self._filled))})
-            self._inject_all(features, [k for k in at_once if k.rows > BACKLOG_ROWS])
-        waiting = [k for k in kept if k.rows <= BACKLOG_ROWS]
-        self._backlog.add(features, [(k.slot_id, k.first_row, k.rows) for k in waiting])
+        for slot_id, _, position, rows in kept:
+            assert position == self._filled[slot_id], (slot_id, position, self._filled[slot_id])
+            self._filled[slot_id] = position + rows
+        rows = features.shape[0]
+        if not self._backlog.has_room(rows):
+            self._catch_up()
+        if self._backlog.has_room(rows):
+            self._backlog.add(features, kept)
+        else:
+            self._inject_all(features, runs_of(kept))
 
-    def _catch_up(self, stops: Mapping[int, int]) -> None:
-        """Empty the backlogs of these slots, which end before the position `stops[slot_id]`."""
-        waiting = [
-            Kept(slot_id, self._backlog.first_row(slot_id), stop - count, count)
-            for slot_id, stop in stops.items()
-            if (count := self._backlog.count(slot_id))
-        ]
-        self._inject_all(self._backlog.rows, waiting)
-        for each in waiting:
-            self._backlog.clear(each.slot_id)
+    def _catch_up(self) -> None:
+        """Empty the backlog. If that fails, it waits on."""
+        runs = self._backlog.runs()
+        if runs:
+            self._inject_all(self._backlog.rows, runs)
+        self._backlog.clear()
 
-    def _inject_all(self, features: Tensor, kept: Sequence[Kept]) -> None:
-        newest = [_newest(each, self._rings.longest) for each in kept if each.rows]
-        for part in _chunks(newest, INJECT_ROWS):
+    def _inject_all(self, features: Tensor, runs: Sequence[Run]) -> None:
+        for part in _parts([_newest(run, self._rings.longest) for run in runs], INJECT_ROWS):
             self._inject_part(features, part)
 
-    def _inject_part(self, features: Tensor, kept: Sequence[Kept]) -> None:
-        numbers = [row for k in kept for row in range(k.first_row, k.first_row + k.rows)]
+    def _inject_part(self, features: Tensor, runs: Sequence[Run]) -> None:
+        numbers = [row for run in runs for row in run.rows]
         rows = torch.tensor(numbers, device=self._stage.device)
-        self._stage[: len(numbers)] = features.index_select(0, rows)
-        self._rings.place(
-            [k.slot_id for k in kept], [k.position for k in kept], [k.rows for k in kept]
-        )
-        pieces = [Piece(k.slot_id, k.position, (0,) * k.rows) for k in kept]
-        self._inject(pack_pieces(pieces, self._inject_buffers, with_logits=False))
+        torch.index_select(features, 0, rows, out=self._stage[: len(numbers)])
+        self._rings.place((run.slot_id, run.position, len(run.rows)) for run in runs)
+        pieces = [Piece(run.slot_id, run.position, (0,) * len(run.rows)) for run in runs]
+        self._inject(self._injections.pack(pieces))
 
     def propose(self, anchors: Sequence[Anchor]) -> list[list[int]]:
         """`drafts` tokens for each anchor: one pass for all of them. Every anchor stands right
@@ -167,44 +154,41 @@ class Draft:
         for anchor in anchors:
             assert anchor.position == self._filled[anchor.slot_id], anchor
             assert 1 <= anchor.drafts <= self.room(anchor.slot_id), anchor
-        self._catch_up({anchor.slot_id: anchor.position for anchor in anchors})
+        self._catch_up()
         self._set_noise(anchors)
         mask = self._config.mask_token
         pieces = [Piece(a.slot_id, a.position, (a.token, *(mask,) * a.drafts)) for a in anchors]
-        batch = pack_pieces(pieces, self._block_buffers, with_logits=True)
-        tokens = iter(self._propose(batch).tolist())
-        return [[next(tokens) for _ in range(anchor.drafts)] for anchor in anchors]
+        tokens = iter(self._propose(self._blocks.pack(pieces)).tolist())
+        return [list(islice(tokens, anchor.drafts)) for anchor in anchors]
 
     def _set_noise(self, anchors: Sequence[Anchor]) -> None:
-        device = self._keys.device
-        slots = torch.tensor([anchor.slot_id for anchor in anchors], device=device)
-        self._temperatures[slots] = torch.tensor(
-            [anchor.noise.temperature for anchor in anchors], device=device
-        )
-        for anchor in anchors:
-            if anchor.noise.temperature > 0.0:
-                keys = torch.tensor(anchor.noise.keys[: anchor.drafts], device=device)
-                self._keys[anchor.slot_id, : anchor.drafts] = keys
+        for slot_id, _, _, drafts, noise in anchors:
+            is_noisy = noise.temperature > 0.0
+            if is_noisy:
+                keys = torch.tensor(noise.keys[:drafts], device=self._keys.device)
+                self._keys[slot_id, :drafts] = keys
+            if is_noisy or slot_id in self._noisy:
+                self._temperatures[slot_id] = noise.temperature
+                (self._noisy.add if is_noisy else self._noisy.discard)(slot_id)
 
 
-def _newest(kept: Kept, most: int) -> Kept:
+def _newest(run: Run, most: int) -> Run:
     """The last `most` rows: of those before, no ring would hold anything."""
-    skipped = max(0, kept.rows - most)
-    return Kept(
-        kept.slot_id, kept.first_row + skipped, kept.position + skipped, kept.rows - skipped
-    )
+    skipped = len(run.rows) - most
+    if skipped <= 0:
+        return run
+    return Run(run.slot_id, run.position + skipped, run.rows[skipped:])
 
 
-def _chunks(kept: Sequence[Kept], most: int) -> Iterator[list[Kept]]:
+def _parts(runs: Sequence[Run], most: int) -> Iterator[list[Run]]:
     """Parts of at most `most` rows, in order; a slot's rows may spread over several."""
-    part: list[Kept] = []
+    part: list[Run] = []
     room = most
-    for slot_id, first_row, position, rows in kept:
+    for slot_id, position, rows in runs:
         while rows:
-            count = min(rows, room)
-            part.append(Kept(slot_id, first_row, position, count))
-            first_row, position, rows = first_row + count, position + count, rows - count
-            room -= count
+            now, rows = rows[:room], rows[room:]
+            part.append(Run(slot_id, position, now))
+            position, room = position + len(now), room - len(now)
             if not room:
                 yield part
                 part, room = [], most

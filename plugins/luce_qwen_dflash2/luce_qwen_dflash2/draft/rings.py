@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from luce_qwen_dflash2.draft.config import DraftConfig
+from luce_qwen_dflash2.host_filled import HostFilled
 
 
 class Ring(NamedTuple):
@@ -37,34 +36,32 @@ class Rings:
     ) -> None:
         self._slots = slots
         sizes = ring_sizes(config, max_context)
-        self._rows = {
-            size: torch.zeros(max_rows, dtype=torch.int32, device=device) for size in set(sizes)
-        }
+        self._rows = {size: HostFilled(max_rows, device) for size in set(sizes)}
 
         def made(size: int) -> Tensor:
             shape = (slots + 1, size, config.kv_heads, config.head_dim)
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.layers = tuple(Ring(made(size), made(size), self._rows[size]) for size in sizes)
+        self.layers = tuple(Ring(made(size), made(size), self._rows[size].tensor) for size in sizes)
 
     @property
     def longest(self) -> int:
         """Positions that the longest ring holds: older ones need not be written."""
         return max(self._rows)
 
-    def place(
-        self, slot_ids: Sequence[int], first_positions: Sequence[int], counts: Sequence[int]
-    ) -> None:
-        """Set `rows` for an injection of counts[i] tokens of a slot from a position on. Tokens that
-        a later one of the same injection overwrites go to the null slot."""
-        slots = np.repeat(slot_ids, counts)
-        stops = np.add(first_positions, counts)
-        before_stop = np.concatenate([np.arange(count, 0, -1) for count in counts])
-        positions = np.repeat(stops, counts) - before_stop
+    def place(self, parts: Iterable[tuple[int, int, int]]) -> None:
+        """Set `rows` for an injection of `count` tokens from `position` on, for each (slot id,
+        position, count). Tokens that a later one of the same part overwrites go to the null slot.
+        """
+        parts = list(parts)
         for size, rows in self._rows.items():
-            placed: NDArray[np.int64] = slots * size + positions % size
-            placed[before_stop > size] = self._slots * size
-            rows[: len(placed)] = torch.from_numpy(placed.astype(np.int32))
+            placed: list[int] = []
+            for slot_id, position, count in parts:
+                unseen = max(0, count - size)
+                placed += [self._slots * size] * unseen
+                first = slot_id * size
+                placed += [first + p % size for p in range(position + unseen, position + count)]
+            rows.fill(placed)
 
 
 def ring_sizes(config: DraftConfig, max_context: int) -> tuple[int, ...]:

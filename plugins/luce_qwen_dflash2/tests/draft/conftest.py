@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from luce_qwen_dflash2.draft.backlog import Kept
 from luce_qwen_dflash2.draft.config import ConvShape, DraftConfig, SelectorShape, TargetShape
-from luce_qwen_dflash2.draft.draft import Draft, Kept
+from luce_qwen_dflash2.draft.draft import Draft
 from luce_qwen_dflash2.draft.loaded import LoadedDraft
 from luce_qwen_dflash2.draft.write import write_draft
 from luce_qwen_dflash2.ops.draft_ops import DRAFT_OPS

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from luce_qwen_dflash2.draft.backlog import Kept
 from luce_qwen_dflash2.draft.config import DraftConfig
-from luce_qwen_dflash2.draft.draft import Anchor, Kept
+from luce_qwen_dflash2.draft.draft import Anchor
 from luce_qwen_dflash2.draft.write import tensor_names
 from torch import Tensor
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from luce_qwen_dflash2.draft.backlog import BACKLOG_ROWS
+from luce_qwen_dflash2.draft.backlog import BACKLOG_ROWS, Kept
 from luce_qwen_dflash2.draft.config import DraftConfig
-from luce_qwen_dflash2.draft.draft import Anchor, Kept
+from luce_qwen_dflash2.draft.draft import Anchor
 from luce_qwen_dflash2.ops.draft_ops import DRAFT_OPS
 from torch import Tensor
 

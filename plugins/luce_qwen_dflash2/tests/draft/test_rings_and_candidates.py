@@ -25,7 +25,7 @@ def test_an_injection_names_no_entry_twice(first: DraftConfig) -> None:
         device=torch.device("cpu"),
     )
     assert [ring.k.shape[:2] for ring in rings.layers] == [(3, 16), (3, 64), (3, 100)]
-    rings.place([1, 0], [5, 200], [90, 17])
+    rings.place([(1, 5, 90), (0, 200, 17)])
     for ring in rings.layers:
         size = ring.k.shape[1]
         rows = ring.rows[:107].tolist()
