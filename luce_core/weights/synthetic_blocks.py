@@ -12,6 +12,7 @@ import torch
 
 from luce_core.errors import ConfigError
 from luce_core.weights.quant.dequantize import dequantize
+from luce_core.weights.quant.rocmfp_encode import ROCMFP_TYPES, encode
 from luce_core.weights.quant.table import QuantType
 
 Bytes = npt.NDArray[np.uint8]
@@ -45,7 +46,7 @@ _SCALES: Mapping[str, tuple[int, int | None, float]] = MappingProxyType(
 # Types whose code range is lopsided and whose d quantisers write with either sign.
 _SIGNED = ("Q4_0", "Q5_0", "IQ4_NL")
 _PLAIN = ("F32", "F16", "BF16")
-SYNTHETIC_TYPES = (*_PLAIN, *_SCALES, "IQ1_M", "MXFP4")
+SYNTHETIC_TYPES = (*_PLAIN, *_SCALES, "IQ1_M", "MXFP4", *ROCMFP_TYPES)
 _CHUNK_VALUES = 1 << 22
 _SAMPLE_BLOCKS = 512
 
@@ -56,6 +57,9 @@ def random_chunks(
     """The bytes of `values` values, chunk by chunk; `mean` is for types without blocks only."""
     if kind.name not in SYNTHETIC_TYPES:
         raise ConfigError(f"no random {kind}: known types are {', '.join(SYNTHETIC_TYPES)}")
+    if kind.name in ROCMFP_TYPES:
+        yield from _encoded(kind, values, std, rng)
+        return
     scale = 0.0 if kind.name in _PLAIN else std / _unit_std(kind)
     for start in range(0, values, _CHUNK_VALUES):
         count = min(_CHUNK_VALUES, values - start)
@@ -69,6 +73,24 @@ def _plain(kind: QuantType, values: npt.NDArray[np.float32]) -> memoryview:
     dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[kind.name]
     raw: Bytes = torch.from_numpy(values).to(dtype).view(torch.uint8).numpy()
     return raw.data
+
+
+def _encoded(
+    kind: QuantType, values: int, std: float, rng: np.random.Generator
+) -> Iterator[memoryview]:
+    """Normal numbers in a type whose scales do not reach far: random codes would be too large.
+
+    Rounding changes the spread, and with lopsided levels the mean: both are made up for.
+    """
+    sample = np.random.default_rng(0).standard_normal((1 << 10, kind.block_values), np.float32)
+    made = dequantize(encode(torch.from_numpy(sample * std), kind.name), kind).double()
+    gain = std / float(made.std())
+    spread, shift = np.float32(std * gain), np.float32(float(made.mean()) * gain)
+    for start in range(0, values, _CHUNK_VALUES):
+        count = min(_CHUNK_VALUES, values - start) // kind.block_values
+        drawn = rng.standard_normal((count, kind.block_values), np.float32) * spread - shift
+        raw: Bytes = encode(torch.from_numpy(drawn), kind.name).numpy()
+        yield raw.reshape(-1).data
 
 
 def _unit_std(kind: QuantType) -> float:

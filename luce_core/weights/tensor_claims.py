@@ -7,6 +7,7 @@ import logging
 from luce_core.errors import ModelFileError
 from luce_core.weights.gguf_file import GgufFile
 from luce_core.weights.quant_types import QuantTensor
+from luce_core.weights.scale_bytes import refuse_invalid_scales
 
 log = logging.getLogger(__name__)
 
@@ -15,7 +16,8 @@ _FOREIGN = ("v.", "mm.")
 
 
 class TensorClaims:
-    """Hands out a file's tensors by name and shape; ModelFileError names what does not fit."""
+    """Hands out a file's tensors by name and shape; ModelFileError names what does not fit, and a
+    scale in a tensor's blocks that is no number."""
 
     def __init__(self, gguf: GgufFile) -> None:
         self._path = gguf.path
@@ -41,6 +43,7 @@ class TensorClaims:
             raise ModelFileError(
                 self._path, name, f"has shape {list(tensor.shape)}, expected {list(shape)}"
             )
+        refuse_invalid_scales(self._path, tensor)
         self.claimed_bytes += tensor.nbytes
         return tensor
 

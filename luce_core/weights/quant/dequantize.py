@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from luce_core.errors import ConfigError
-from luce_core.weights.quant import float4, iq_quants, k_quants, legacy, plain, ternary
+from luce_core.weights.quant import float4, iq_quants, k_quants, legacy, plain, rocmfp, ternary
 from luce_core.weights.quant.table import QuantType, quant_type
 
 DEQUANTIZERS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
@@ -45,6 +45,12 @@ DEQUANTIZERS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
         "NVFP4": float4.nvfp4,
         "TQ1_0": ternary.tq1_0,
         "TQ2_0": ternary.tq2_0,
+        "ROCMFP2": rocmfp.fp2,
+        "ROCMFP3": rocmfp.fp3,
+        "ROCMFP4": rocmfp.fp4,
+        "ROCMFP4_FAST": rocmfp.fp4_fast,
+        "ROCMFP6": rocmfp.fp6,
+        "ROCMFP8": rocmfp.fp8,
     }
 )
 

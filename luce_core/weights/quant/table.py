@@ -1,6 +1,7 @@
 """The block layouts that a GGUF file may name. No torch here: the file check reads it too.
 
-Names, ids and sizes are those of ggml (`enum ggml_type` and its type traits).
+Names, ids and sizes are those of ggml (`enum ggml_type` and its type traits); the ROCmFP types are
+those of the ROCmFPX fork of llama.cpp (`ggml/rocmfp4/rocmfp4.h`, `ggml/rocmfpx/rocmfpx.h`).
 """
 
 from __future__ import annotations
@@ -69,6 +70,12 @@ _ROWS = (
     QuantType("MXFP4", 39, 32, 17),
     QuantType("NVFP4", 40, 64, 36),
     QuantType("Q1_0", 41, 128, 18),
+    QuantType("ROCMFP4", 100, 32, 18),
+    QuantType("ROCMFP4_FAST", 101, 32, 17),
+    QuantType("ROCMFP6", 102, 32, 26),
+    QuantType("ROCMFP8", 103, 32, 33),
+    QuantType("ROCMFP3", 104, 32, 14),
+    QuantType("ROCMFP2", 107, 32, 10),
 )
 
 QUANT_TYPES: Mapping[str, QuantType] = MappingProxyType({row.name: row for row in _ROWS})

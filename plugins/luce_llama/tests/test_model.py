@@ -127,7 +127,8 @@ def test_norms_and_biases_may_have_any_float_type(tmp_path, load, all_logits) ->
 
 def test_every_quant_type_loads_and_runs(tmp_path, load) -> None:
     for qtype in ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K",
-                  "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "IQ2_XXS", "IQ3_S"):  # fmt: skip
+                  "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "IQ2_XXS", "IQ3_S", "ROCMFP2",
+                  "ROCMFP3", "ROCMFP4", "ROCMFP4_FAST", "ROCMFP6", "ROCMFP8"):  # fmt: skip
         model = SyntheticModel(qtype=qtype, width=256, ff=256, heads=4, kv_heads=2)
         path = write_synthetic(tmp_path / "any.gguf", model)
         engine = load(path)
