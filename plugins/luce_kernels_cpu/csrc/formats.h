@@ -48,6 +48,7 @@ const Format* find_format(int32_t type);
 const Format* find_legacy_format(int32_t type);
 const Format* find_k_format(int32_t type);
 const Format* find_float4_format(int32_t type);
+const Format* find_rocmfp_format(int32_t type);
 const Format* find_plain_format(int32_t type);
 const Format* find_code_book_format(int32_t type);
 

@@ -57,6 +57,7 @@ using QuantizeRow = void (*)(const float* x, int32_t k, int8_t* q, float* d, flo
     const Kernel* find_legacy_kernel(int32_t type); \
     const Kernel* find_k_kernel(int32_t type);      \
     const Kernel* find_float4_kernel(int32_t type); \
+    const Kernel* find_rocmfp_kernel(int32_t type); \
     }
 #define LK_DECLARE_ISA(NS)                                                       \
     LK_DECLARE_INT8(NS)                                                          \

@@ -83,6 +83,16 @@ static inline Floats f_from_exponents(const uint8_t* p) {
     return {eight_from_exponents(e.lo), eight_from_exponents(e.hi)};
 }
 
+// Scale bytes of the ROCmFP types: 4 bits of exponent and 3 of mantissa, half of e4m3. They are
+// those of a half, whose exponents begin 7 lower; halves below the normal ones are exact too.
+static inline __m256 eight_from_e4m3(const uint8_t* p) {
+    const __m128i halves = _mm_slli_epi16(_mm_cvtepu8_epi16(eight(p)), 7);
+    return _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(128.0f));
+}
+static inline Floats f_from_e4m3(const uint8_t* p) {
+    return {eight_from_e4m3(p), eight_from_e4m3(p + 8)};
+}
+
 static inline Ints i_zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 static inline Ints i_all(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 

@@ -17,6 +17,7 @@ INT8_TYPES = frozenset(
     (
         *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
         *("IQ4_NL", "IQ4_XS", "MXFP4"),
+        *("ROCMFP2", "ROCMFP3", "ROCMFP4", "ROCMFP4_FAST", "ROCMFP6", "ROCMFP8"),
     )
 )
 FLOAT_TYPES = frozenset(("F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"))

@@ -37,7 +37,7 @@ def route_of(rows: int) -> Tensor:
     return route
 
 
-@pytest.mark.parametrize("qtype", ["Q4_K", "Q6_K", "Q8_0", "F16", "IQ2_S"])
+@pytest.mark.parametrize("qtype", ["Q4_K", "Q6_K", "Q8_0", "F16", "IQ2_S", "ROCMFP2", "ROCMFP3"])
 @pytest.mark.parametrize("inputs", [1, TOP_K])
 def test_a_row_has_the_same_bits_in_company_and_on_any_workers(
     qtype: str, inputs: int, monkeypatch

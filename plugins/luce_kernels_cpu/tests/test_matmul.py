@@ -100,14 +100,15 @@ def test_instruction_sets_give_the_same_bits(qtype: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [2, 32])
-@pytest.mark.parametrize("qtype", ["Q8_0", "IQ4_NL", "Q6_K", "Q5_1"])
+@pytest.mark.parametrize("qtype", ["Q8_0", "IQ4_NL", "Q6_K", "Q5_1", "ROCMFP8"])
 def test_largest_codes_do_not_saturate(qtype: str, rows: int, isa: str) -> None:
     """All activations at 127 steps against random and extreme weights: int dots stay exact."""
     k = 512
     weight = random_weight(qtype, N, k)
     blocks = weight.blocks.clone()
-    if qtype == "Q8_0":
-        codes = blocks.view(N, -1, 34)[:, :, 2:]
+    if qtype in ("Q8_0", "ROCMFP8"):
+        first = {"Q8_0": 2, "ROCMFP8": 0}[qtype]
+        codes = blocks.view(N, -1, weight.qtype.block_bytes)[:, :, first : first + 32]
         codes[: N // 2] = 0x80  # -128
         codes[N // 2 :] = 0x7F
     native_weight = NativeWeight(pool(2), type(weight)("w", weight.qtype, (N, k), blocks))
