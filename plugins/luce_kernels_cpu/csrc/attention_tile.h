@@ -110,7 +110,7 @@ static void score_block(int rows, const float* q, int dim, const float* columns,
 }
 
 // Weighted values of `keys` keys onto the sums [rows][width] of `rows` <= TILE_ROWS rows.
-static void value_block(int rows, const float* weights, int64_t weights_stride,
+[[maybe_unused]] static void value_block(int rows, const float* weights, int64_t weights_stride,
                         const float* values, int keys, float* sums, int width) {
     switch (rows) {
         case 1: value_rows<1>(weights, weights_stride, values, keys, sums, width); break;

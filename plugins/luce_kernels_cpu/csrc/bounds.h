@@ -44,6 +44,9 @@ int lk_check_batch(const lk_bounds* bounds, const lk_batch* batch);
 int lk_bounds_add_hybrid(lk_bounds* bounds, int32_t op, const void* args);
 int lk_check_hybrid(const lk_bounds* bounds, const lk_batch* batch);
 
+// The first for the records of deepseek_ops.h.
+int lk_bounds_add_deepseek(lk_bounds* bounds, int32_t op, const void* args);
+
 // The same for the records of fused_ops.h.
 int lk_bounds_add_fused(lk_bounds* bounds, int32_t op, const void* args);
 

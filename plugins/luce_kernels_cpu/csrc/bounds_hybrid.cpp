@@ -191,6 +191,12 @@ int check_route(const char* op, const lk_rows& x, const lk_rows& route, int32_t 
 }
 
 int check_moe_route(const lk_moe_route_args& args) {
+    const bool is_softplus = args.scoring == LK_SQRT_SOFTPLUS;
+    if ((args.scoring != LK_SOFTMAX && !is_softplus) || (args.bias != nullptr && !is_softplus) ||
+        (is_softplus && args.logits.width > LK_MOST_EXPERTS)) {
+        return lk_fail("moe_route: scoring %d of %d experts%s", args.scoring, args.logits.width,
+                       args.bias != nullptr ? " with a bias" : "");
+    }
     if (args.top_k >= 1 && args.top_k <= LK_MOST_CANDIDATES && args.top_k <= args.logits.width &&
         args.out.width == 2 * args.top_k) {
         return 0;
@@ -288,7 +294,7 @@ int lk_bounds_add_hybrid(lk_bounds* bounds, int32_t op, const void* args) {
             const auto& scale = *static_cast<const lk_moe_scale_args*>(args);
             return check_route("moe_scale", scale.x, scale.route, scale.top_k);
         }
-        default: return 0;
+        default: return lk_bounds_add_deepseek(bounds, op, args);
     }
 }
 

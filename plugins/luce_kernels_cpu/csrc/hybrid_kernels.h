@@ -1,4 +1,4 @@
-// The kernels of hybrid_ops.h but lk_moe_matmul, once per instruction set.
+// The kernels of hybrid_ops.h but lk_moe_matmul, and of deepseek_ops.h, once per instruction set.
 #ifndef LUCE_HYBRID_KERNELS_H
 #define LUCE_HYBRID_KERNELS_H
 
@@ -22,7 +22,18 @@
     EACH(candidate_select)      \
     EACH(moe_route)             \
     EACH(moe_sum)               \
-    EACH(moe_scale)
+    EACH(moe_scale)             \
+    EACH(tail_rope)             \
+    EACH(window_write)          \
+    EACH(compress_kv)           \
+    EACH(index_topk)            \
+    EACH(entry_attention)       \
+    EACH(group_route)           \
+    EACH(route_by_token)        \
+    EACH(hyper_begin)           \
+    EACH(hyper_mix)             \
+    EACH(hyper_merge)           \
+    EACH(hyper_spread)
 
 #define LK_DECLARE_HYBRID(NAME) \
     void NAME(const void* args, const lk_batch* batch, lk_worker* worker);

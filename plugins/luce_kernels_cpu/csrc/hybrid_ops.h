@@ -152,11 +152,18 @@ typedef struct lk_candidate_select_args {
     int32_t* out;                   // [logits]
 } lk_candidate_select_args;
 
-// The experts of each row: the numbers of the top_k largest logits, largest first, ties to the lowest
-// number, then their softmax. out and every `route` below: [rows, 2, top_k].
+// The experts of each row: the numbers of the top_k largest scores, largest first, ties to the lowest
+// number, then their weights times `scale`. Softmax: scores are logits, weights the softmax of those
+// chosen. Sqrt-softplus: s = sqrt(log(1 + e^logit)), chosen by s + bias, weights are s / sum of s.
+// out and every `route` below: [rows, 2, top_k].
+enum { LK_SOFTMAX = 0, LK_SQRT_SOFTPLUS = 1 };
+#define LK_MOST_EXPERTS 1024  // with sqrt-softplus
 typedef struct lk_moe_route_args {
     lk_rows logits, out;
-    int32_t top_k;  // at most LK_MOST_CANDIDATES
+    const float* bias;  // [experts] or NULL
+    int32_t top_k;      // at most LK_MOST_CANDIDATES
+    int32_t scoring;
+    float scale;
 } lk_moe_route_args;
 
 // out[row, place] = x[row, place or 0] @ weight[expert]^T. `weight` holds the experts' rows one

@@ -218,6 +218,7 @@ void lk_gather(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_greedy_token(const void* args, const lk_batch* batch, lk_worker* worker);
 
 #include "hybrid_ops.h"
+#include "deepseek_ops.h"
 #include "fused_ops.h"
 
 // ---- tape -----------------------------------------------------------------------------------
@@ -231,6 +232,9 @@ enum {
     LK_OP_DYNAMIC_CONV, LK_OP_RING_WRITE, LK_OP_DRAFT_ATTENTION, LK_OP_DRAFT_DRAW,
     LK_OP_CANDIDATE_SELECT, LK_OP_MOE_ROUTE, LK_OP_MOE_MATMUL, LK_OP_MOE_SUM, LK_OP_MOE_SCALE,
     LK_OP_GATE_UP,
+    LK_OP_TAIL_ROPE, LK_OP_WINDOW_WRITE, LK_OP_COMPRESS_KV, LK_OP_INDEX_TOPK,
+    LK_OP_ENTRY_ATTENTION, LK_OP_GROUP_ROUTE, LK_OP_ROUTE_BY_TOKEN, LK_OP_HYPER_BEGIN,
+    LK_OP_HYPER_MIX, LK_OP_HYPER_MERGE, LK_OP_HYPER_SPREAD,
     LK_OP_COUNT
 };
 

@@ -1,5 +1,4 @@
-// Routing to experts, and what is done with their outputs.
-#include "exp.h"
+// What is done with the outputs of experts.
 #include "hybrid_kernels.h"
 #include "partial_vec.h"
 #include "split.h"
@@ -10,47 +9,7 @@ namespace {
 
 constexpr int CHUNK = 256;  // columns of a unit of work
 
-// As torch sorts: NaN is larger than all, equals keep their order.
-bool is_above(float a, float b) { return a > b || (a != a && b == b); }
-
-// The numbers of the top_k largest logits, largest first, then the softmax over these logits.
-void route_row(const float* logits, int32_t experts, int32_t top_k, float* out) {
-    float values[LK_MOST_CANDIDATES + W];
-    int32_t numbers[LK_MOST_CANDIDATES];
-    int32_t count = 0;
-    for (int32_t e = 0; e < experts; e++) {
-        if (count == top_k && !is_above(logits[e], values[count - 1])) continue;
-        int32_t place = count < top_k ? count++ : top_k - 1;
-        for (; place > 0 && is_above(logits[e], values[place - 1]); place--) {
-            values[place] = values[place - 1];
-            numbers[place] = numbers[place - 1];
-        }
-        values[place] = logits[e];
-        numbers[place] = e;
-    }
-    const vf largest = set1(values[0]);
-    for (int32_t i = 0; i < top_k; i += W) {
-        const int n = top_k - i;
-        store_some(values + i, exp(sub(load_some(values + i, n), largest)), n);
-    }
-    float sum = 0.0f;
-    for (int32_t i = 0; i < top_k; i++) sum += values[i];
-    for (int32_t i = 0; i < top_k; i++) {
-        out[i] = (float)numbers[i];
-        out[top_k + i] = values[i] / sum;
-    }
-}
-
 }  // namespace
-
-void moe_route(const void* record, const lk_batch* batch, lk_worker* worker) {
-    const lk_moe_route_args& args = *(const lk_moe_route_args*)record;
-    const lk_range share = lk_share(lk_row_count(&args.logits, batch), worker);
-    for (int64_t row = share.begin; row < share.end; row++) {
-        route_row(args.logits.data + row * args.logits.stride, args.logits.width, args.top_k,
-                  args.out.data + row * args.out.stride);
-    }
-}
 
 void moe_sum(const void* record, const lk_batch* batch, lk_worker* worker) {
     const lk_moe_sum_args& args = *(const lk_moe_sum_args*)record;

@@ -51,6 +51,17 @@ const Op kOps[LK_OP_COUNT] = {
     {"moe_sum", lk_moe_sum, sizeof(lk_moe_sum_args)},
     {"moe_scale", lk_moe_scale, sizeof(lk_moe_scale_args)},
     {"gate_up", lk_gate_up, sizeof(lk_gate_up_args)},
+    {"tail_rope", lk_tail_rope, sizeof(lk_tail_rope_args)},
+    {"window_write", lk_window_write, sizeof(lk_window_write_args)},
+    {"compress_kv", lk_compress_kv, sizeof(lk_compress_kv_args)},
+    {"index_topk", lk_index_topk, sizeof(lk_index_topk_args)},
+    {"entry_attention", lk_entry_attention, sizeof(lk_entry_attention_args)},
+    {"group_route", lk_group_route, sizeof(lk_group_route_args)},
+    {"route_by_token", lk_route_by_token, sizeof(lk_route_by_token_args)},
+    {"hyper_begin", lk_hyper_begin, sizeof(lk_hyper_begin_args)},
+    {"hyper_mix", lk_hyper_mix, sizeof(lk_hyper_mix_args)},
+    {"hyper_merge", lk_hyper_merge, sizeof(lk_hyper_merge_args)},
+    {"hyper_spread", lk_hyper_spread, sizeof(lk_hyper_spread_args)},
 };
 
 int check_op(int32_t op, int64_t args_bytes) {

@@ -18,11 +18,20 @@ from luce_kernels_cpu.structs import Op, Quantized, Rows
 from luce_kernels_cpu.weight_types import INT8_TYPES, accepts_weight, int8_rounded
 
 MOST_CHOSEN = 64  # LK_MOST_CANDIDATES
+MOST_EXPERTS = 1024  # LK_MOST_EXPERTS
+_SCORINGS = ("softmax", "sqrt_softplus")  # LK_SOFTMAX, LK_SQRT_SOFTPLUS
 LANES = 16  # rows of a weight's tile
 
 
 class MoeRouteArgs(c.Structure):
-    _fields_ = [("logits", Rows), ("out", Rows), ("top_k", c.c_int32)]
+    _fields_ = [
+        ("logits", Rows),
+        ("out", Rows),
+        ("bias", c.c_void_p),
+        ("top_k", c.c_int32),
+        ("scoring", c.c_int32),
+        ("scale", c.c_float),
+    ]
 
 
 class MoeMatmulArgs(c.Structure):
@@ -77,12 +86,20 @@ def as_experts_read(facts: Mapping[str, Any], args: tuple[Any, ...]) -> tuple[An
 
 
 def accepts_route(facts: Mapping[str, Any]) -> bool:
-    is_plain = facts["scoring"] == "softmax" and facts["scale"] == 1.0
-    return bool(is_plain and facts["top_k"] <= MOST_CHOSEN)
+    fits = facts["scoring"] == "softmax" or facts["experts"] <= MOST_EXPERTS
+    return bool(fits and facts["top_k"] <= MOST_CHOSEN)
 
 
 def _moe_route(given: Given) -> c.Structure:
-    return MoeRouteArgs(given.rows["logits"], given.rows["out"], given.facts["top_k"])
+    facts = given.facts
+    return MoeRouteArgs(
+        given.rows["logits"],
+        given.rows["out"],
+        address(given.tensors["bias"]),
+        facts["top_k"],
+        _SCORINGS.index(facts["scoring"]),
+        facts["scale"],
+    )
 
 
 def _moe_matmul(given: Given) -> c.Structure:

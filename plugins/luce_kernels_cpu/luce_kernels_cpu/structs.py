@@ -42,6 +42,17 @@ class Op(IntEnum):
     MOE_SUM = 28
     MOE_SCALE = 29
     GATE_UP = 30
+    TAIL_ROPE = 31
+    WINDOW_WRITE = 32
+    COMPRESS_KV = 33
+    INDEX_TOPK = 34
+    ENTRY_ATTENTION = 35
+    GROUP_ROUTE = 36
+    ROUTE_BY_TOKEN = 37
+    HYPER_BEGIN = 38
+    HYPER_MIX = 39
+    HYPER_MERGE = 40
+    HYPER_SPREAD = 41
 
 
 class Domain(IntEnum):

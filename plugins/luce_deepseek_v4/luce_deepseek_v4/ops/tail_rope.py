@@ -26,6 +26,7 @@ def tail_rope(
     *,
     inv_freq: Tensor,  # [rotary_dim / 2] float32, negative with `inverse`
     attention_factor: float,
+    head_dim: int,
     rotary_dim: int,
 ) -> None:
     first = x.shape[-1] - rotary_dim
@@ -55,6 +56,10 @@ def tail_constants(facts: Mapping[str, Any], device: torch.device) -> Mapping[st
     }
 
 
+def rope_constants(facts: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
+    return {"head_dim": facts["head_dim"], **tail_constants(facts, device)}
+
+
 def out_shape(x: Tensor, batch: Any, **constants: Any) -> tuple[int, ...]:
     return tuple(x.shape)
 
@@ -82,7 +87,7 @@ def _case(
             split.append(Part((x[here], case.one_row(number, segment.rows - 1)), here))
         return Inputs((x, case.batch), alone=tuple(alone), split=tuple(split))
 
-    return OpCase(name, facts, make)
+    return OpCase(name, {"head_dim": dim, **facts}, make)
 
 
 SPEC = OpSpec(
@@ -96,9 +101,9 @@ SPEC = OpSpec(
         ArgSpec("batch", ArgKind.BATCH),
     ),
     out=OutSpec(Rows.TOKENS, out_shape),
-    facts=("rotary_dim", "theta"),
+    facts=("head_dim", "rotary_dim", "theta"),
     optional_facts={**OPTIONAL_FACTS, "inverse": False},
-    constants=tail_constants,
+    constants=rope_constants,
     reference=tail_rope,
     row_invariant=True,
     split_invariant=True,
