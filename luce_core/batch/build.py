@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,7 @@ class BatchBuffers:
             "logit_rows": max_rows,
             "cu_seqlens": max_slots + 1,
             "cu_logits": max_slots + 1,
+            "logits_read": max_rows,
             "slot_ids": max_slots,
             "context_lens": max_slots,
             "block_tables": max_slots * max_blocks,
@@ -86,10 +87,10 @@ class BatchBuffers:
         line[len(blocks) :] = self.null_block
         self._lines[segment] = blocks
 
-    def upload(self, rows: int, segments: int, logits: int) -> dict[str, Tensor]:
+    def upload(self, rows: int, segments: int, logits: int) -> Mapping[str, Tensor]:
         """Copy the host fields to the device; the device fields of a step of this size.
 
-        Steps of one size follow each other, and cutting nine tensors costs as much as filling them.
+        Steps of one size follow each other, and cutting ten tensors costs as much as filling them.
         """
         if self._device_all is not self._host_all:
             self._device_all.copy_(self._host_all)
@@ -109,6 +110,7 @@ class BatchBuffers:
             "logit_rows": logits,
             "cu_seqlens": segments + 1,
             "cu_logits": segments + 1,
+            "logits_read": logits,
             "slot_ids": segments,
             "context_lens": segments,
             "block_tables": segments,
@@ -123,12 +125,14 @@ def pack(
     drafts: Mapping[int, Sequence[int]] = _NO_DRAFTS,
     *,
     null_segments: int = 0,
+    logits_of: Collection[int] | None = None,
 ) -> PackedBatch:
     """The batch of one plan; engine thread only, valid until the next call on these buffers.
 
     A decode row becomes a segment of 1 + len(drafts[slot_id]) rows with logits on all; a prefill
     slice has logits on its last row if it is the prompt's last slice. `null_segments` appends
     one-row decode segments on the null slot and block, to reach the row count of a captured graph.
+    `logits_of` names the slots whose logits are read, if of others only the best tokens are.
     StepFault if the step exceeds the buffers or a slot's blocks.
     """
     tokens: list[int] = []
@@ -176,6 +180,11 @@ def pack(
     host["context_lens"][:segments] = first_positions
     host["logit_rows"][:logits] = logit_rows
     host["cu_logits"][: segments + 1] = logit_starts
+    if logits_of is not None:
+        host["logits_read"][:logits] = 0
+        for segment in range(real_segments):
+            if slot_ids[segment] in logits_of:
+                host["logits_read"][logit_starts[segment] : logit_starts[segment + 1]] = 1
 
     max_query, max_context, block_size = 0, 0, 1
     positions: list[int] = []
@@ -210,8 +219,9 @@ def pack(
     host["positions"][:rows] = positions
     host["kv_rows"][:rows] = kv_rows
 
+    fields = buffers.upload(rows, segments, logits)
     return PackedBatch(
-        **buffers.upload(rows, segments, logits),
+        **(fields if logits_of is not None else {**fields, "logits_read": None}),
         rows=rows,
         segments=segments,
         logits=logits,

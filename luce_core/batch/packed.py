@@ -30,6 +30,10 @@ class PackedBatch:
     logit_rows: Tensor  # [L]      rows that reach the LM head
     cu_logits: Tensor  # [S + 1]  whose they are
 
+    # [L]  0: of this row only the best token is read, and its logits may be left out; None: all are
+    # read. No op gets it; a provider that replays a step may go by it.
+    logits_read: Tensor | None = None
+
     rows: int  # T
     segments: int  # S
     logits: int  # L

@@ -53,6 +53,11 @@ class SlotRules:
         return self._may_take_best and self._stop_ban_rows == 0
 
     @property
+    def reads_logits(self) -> bool:
+        """Whether more is wanted of the next rows than their best tokens."""
+        return not self.takes_best or self.params.logprobs is not None
+
+    @property
     def edits_logits(self) -> bool:
         """Whether the next row differs from the model's logits before temperature."""
         return bool(self.params.logit_bias) or self._stop_ban_rows > 0 or self.has_penalties

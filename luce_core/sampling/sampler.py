@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -95,6 +95,11 @@ class Sampler:
         pairs = zip(slot_ids, drafts, strict=True)
         return [self._rules_of(slot_id).clip(list(tokens)) for slot_id, tokens in pairs]
 
+    def reads_logits(self, slot_ids: Iterable[int]) -> frozenset[int]:
+        """Those of the slots whose logits the next `accept` reads although it is given `greedy`."""
+        rules = self._rules
+        return frozenset(i for i in slot_ids if i not in rules or rules[i].reads_logits)
+
     def draw(self, scores: Tensor, slot_ids: Sequence[int], first: int = 0) -> Tensor:
         """Draft tokens [S, K] int64 from a draft's scores [S, K, V], on the device.
 
@@ -141,7 +146,7 @@ class Sampler:
         them, or none (an unfinished prompt), which yields no token. Positions and counts advance by
         what was accepted. A row with NaN, +Inf or nothing to choose fails its own slot only.
         `greedy` [L] is what the op greedy_token makes of the logits, which then are read only for
-        slots that do not just want their best token.
+        the slots that `reads_logits` names.
         """
         segments = self._segments(logits, cu_logits, slot_ids, drafts)
         if not segments:

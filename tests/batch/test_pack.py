@@ -57,6 +57,18 @@ def test_logits_are_taken_of_last_slices_decode_rows_and_every_verify_row() -> N
     assert batch.cu_logits.tolist() == [0, 0, 1, 2, 5]
 
 
+def test_logits_are_read_of_the_slots_that_are_named_or_of_all() -> None:
+    table, reused = slots_with(12, 12, 12, 12), buffers()
+    drafts = {2: (41, 42)}
+    named = pack(MIXED, table.live, reused, drafts, logits_of={2, 1})
+    assert named.logits_read is not None
+    assert named.logits_read.tolist() == [0, 0, 1, 1, 1]  # slot 1 has no logit row yet
+    none = pack(MIXED, table.live, reused, drafts, logits_of=())
+    assert none.logits_read is not None
+    assert none.logits_read.tolist() == [0] * 5
+    assert pack(MIXED, table.live, reused, drafts).logits_read is None
+
+
 def test_kv_rows_are_where_the_block_table_says() -> None:
     table = slots_with(12, 12, 12, 12)
     batch = pack(MIXED, table.live, buffers(), {2: (41, 42)})

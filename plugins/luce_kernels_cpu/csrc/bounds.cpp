@@ -225,7 +225,10 @@ int lk_bounds_add(lk_bounds* bounds, int32_t op, const void* args) {
         case LK_OP_ATTENTION:
             return add_attention(bounds, *static_cast<const lk_attention_args*>(args));
         case LK_OP_GATHER: bounds->logit_rows = true; return 0;
-        case LK_OP_GATE_UP: return lk_bounds_add_fused(bounds, op, args);
+        case LK_OP_GATE_UP:
+        case LK_OP_TURNS:
+        case LK_OP_PROJECT_HEADS:
+        case LK_OP_HEAD_TOKEN: return lk_bounds_add_fused(bounds, op, args);
         default: return lk_bounds_add_hybrid(bounds, op, args);
     }
 }

@@ -54,6 +54,7 @@ typedef struct lk_batch {
     const int32_t* kv_rows;       // [rows]
     const int32_t* logit_rows;    // [logits]
     const int32_t* cu_logits;     // [segments + 1]
+    const int32_t* logits_read;   // [logits], 0: only the best token is wanted; NULL: all are read
     int32_t rows, segments, logits;
     int32_t num_prefill, prefill_rows;
     int32_t max_query, max_context;
@@ -231,7 +232,7 @@ enum {
     LK_OP_GATED_NORM, LK_OP_SIGMOID_GATE, LK_OP_JOIN, LK_OP_AFFINE, LK_OP_STAGE_ROWS,
     LK_OP_DYNAMIC_CONV, LK_OP_RING_WRITE, LK_OP_DRAFT_ATTENTION, LK_OP_DRAFT_DRAW,
     LK_OP_CANDIDATE_SELECT, LK_OP_MOE_ROUTE, LK_OP_MOE_MATMUL, LK_OP_MOE_SUM, LK_OP_MOE_SCALE,
-    LK_OP_GATE_UP,
+    LK_OP_GATE_UP, LK_OP_TURNS, LK_OP_PROJECT_HEADS, LK_OP_HEAD_TOKEN,
     LK_OP_TAIL_ROPE, LK_OP_WINDOW_WRITE, LK_OP_COMPRESS_KV, LK_OP_INDEX_TOPK,
     LK_OP_ENTRY_ATTENTION, LK_OP_GROUP_ROUTE, LK_OP_ROUTE_BY_TOKEN, LK_OP_HYPER_BEGIN,
     LK_OP_HYPER_MIX, LK_OP_HYPER_MERGE, LK_OP_HYPER_SPREAD,

@@ -30,13 +30,14 @@ static inline void find_turns(const lk_rope_args& args, int32_t position, int st
     }
 }
 
-static inline void turn_halves(const float* first, const float* second, const turns& turn,
-                               int pairs, float* out_first, float* out_second) {
+static inline void turn_halves(const float* first, const float* second, const float* cosine,
+                               const float* sine, int pairs, float* out_first,
+                               float* out_second) {
     for (int i = 0; i < pairs; i += W) {
         const int n = pairs - i;
         const vf a = n < W ? load_first(first + i, n) : load(first + i);
         const vf b = n < W ? load_first(second + i, n) : load(second + i);
-        const vf c = load(turn.cosine + i), s = load(turn.sine + i);
+        const vf c = load(cosine + i), s = load(sine + i);
         const vf x = sub(mul(a, c), mul(b, s)), y = add(mul(b, c), mul(a, s));
         if (n < W) {
             store_first(out_first + i, x, n);
@@ -63,7 +64,7 @@ static inline void turn_head(const lk_rope_args& args, const turns& turn, int st
     if (args.interleaved) {
         turn_pairs(x + 2 * start, turn, pairs, out + 2 * start);
     } else {
-        turn_halves(x + start, x + args.pairs + start, turn, pairs, out + start,
+        turn_halves(x + start, x + args.pairs + start, turn.cosine, turn.sine, pairs, out + start,
                     out + args.pairs + start);
     }
     const int rest = args.dim - 2 * args.pairs;

@@ -16,6 +16,9 @@
     void gather_rows(const void* args, const lk_batch* batch, lk_worker* worker); \
     void greedy_token_rows(const void* args, const lk_batch* batch, lk_worker* worker); \
     void gate_up(const void* args, const lk_batch* batch, lk_worker* worker);     \
+    void turn_rows(const void* args, const lk_batch* batch, lk_worker* worker);   \
+    void project_heads(const void* args, const lk_batch* batch, lk_worker* worker); \
+    void head_token(const void* args, const lk_batch* batch, lk_worker* worker);  \
     }
 
 namespace lk {

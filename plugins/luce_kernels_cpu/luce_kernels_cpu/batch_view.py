@@ -17,6 +17,8 @@ def fill_batch(native: Batch, batch: PackedBatch) -> None:
     native.kv_rows = batch.kv_rows.data_ptr()
     native.logit_rows = batch.logit_rows.data_ptr()
     native.cu_logits = batch.cu_logits.data_ptr()
+    read = batch.logits_read
+    native.logits_read = None if read is None else read.data_ptr()
     native.rows = batch.rows
     native.segments = batch.segments
     native.logits = batch.logits

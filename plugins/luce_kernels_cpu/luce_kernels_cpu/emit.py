@@ -5,18 +5,16 @@ from __future__ import annotations
 import ctypes as c
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from luce_kernels_cpu import structs
 from luce_kernels_cpu.emit_fused import FUSED
+from luce_kernels_cpu.emit_heads import rope_args, rope_write_args
 from luce_kernels_cpu.graph import Record
 from luce_kernels_cpu.memory import Memory
 from luce_kernels_cpu.native_op import CACHES, Arg, Given
 from luce_kernels_cpu.provider import address
 from luce_kernels_cpu.structs import Op
 from luce_kernels_cpu.views import NO_ROWS, cache_view
-
-_NO_NORM: Mapping[str, Any] = MappingProxyType({"weight": None, "eps": 0.0})
 
 
 def emit(record: Record, memory: Memory) -> c.Structure:
@@ -74,36 +72,17 @@ def _norm(record: Record, memory: Memory) -> c.Structure:
 
 
 def _rope(record: Record, memory: Memory) -> c.Structure:
-    return _rope_args(record.constants, memory.rows(record.views["x"]), memory.rows(record.out))
-
-
-def _rope_args(constants: Mapping[str, Any], x: structs.Rows, out: structs.Rows) -> c.Structure:
-    return structs.RopeArgs(
-        x,
-        address(constants["inv_freq"]),
-        constants["heads"],
-        constants["dim"],
-        constants["rotary_dim"] // 2,
-        constants["interleaved"],
-        constants["attention_factor"],
-        out,
-    )
+    return rope_args(record.constants, memory.rows(record.views["x"]), memory.rows(record.out))
 
 
 def _rope_write(record: Record, memory: Memory) -> c.Structure:
-    constants, facts = record.constants, record.constants["facts"]
-    q_norm, k_norm = constants["q_norm"] or _NO_NORM, constants["k_norm"] or _NO_NORM
-    k_cache, v_cache = record.caches
-    return structs.RopeWriteArgs(
-        _rope_args(constants["q"], memory.rows(record.views["q"]), memory.rows(record.out)),
-        _rope_args(constants["k"], memory.rows(record.views["k"]), NO_ROWS),
-        address(q_norm["weight"]),
-        address(k_norm["weight"]),
-        q_norm["eps"],
-        k_norm["eps"],
-        memory.rows(record.views["v"]),
-        cache_view(k_cache, facts["k_type"], facts),
-        cache_view(v_cache, facts["v_type"], facts),
+    return rope_write_args(
+        record.constants,
+        record.caches,
+        q=memory.rows(record.views["q"]),
+        k=memory.rows(record.views["k"]),
+        v=memory.rows(record.views["v"]),
+        out=memory.rows(record.out),
     )
 
 

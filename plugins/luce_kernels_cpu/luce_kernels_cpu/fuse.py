@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from luce_kernels_cpu.fuse_gate_up import fuse_gate_up
+from luce_kernels_cpu.fuse_head_token import fuse_head_token
 from luce_kernels_cpu.fuse_heads import fuse_heads
+from luce_kernels_cpu.fuse_projections import fuse_projections
 from luce_kernels_cpu.graph import Graph, QuantizedValue, Record, Value
 from luce_kernels_cpu.structs import Op
 from luce_kernels_cpu.views import QUANT_BLOCK
@@ -16,18 +18,22 @@ class Fusion:
     """Which passes run. `overlap` lets independent records go on without a barrier."""
 
     heads: bool = True
+    projections: bool = True
     gate_up: bool = True
+    head_token: bool = True
     quantize_once: bool = True
     int8_alone: bool = True
     residual: bool = True
     overlap: bool = True
 
 
-PRODUCTS = (Op.MATMUL, Op.GATE_UP)
+PRODUCTS = (Op.MATMUL, Op.GATE_UP, Op.PROJECT_HEADS, Op.HEAD_TOKEN)
 ALL_PASSES = Fusion()
 NO_FUSION = Fusion(
     heads=False,
+    projections=False,
     gate_up=False,
+    head_token=False,
     quantize_once=False,
     int8_alone=False,
     residual=False,
@@ -39,8 +45,12 @@ def fuse(graph: Graph, fusion: Fusion) -> None:
     """Run the chosen passes, and give every matmul over int8 rows its quantised input."""
     if fusion.heads:
         fuse_heads(graph)
+    if fusion.projections:
+        fuse_projections(graph)
     if fusion.gate_up:
         fuse_gate_up(graph)
+    if fusion.head_token:
+        fuse_head_token(graph)
     if fusion.residual:
         _fuse_residuals(graph)
     _quantize_inputs(graph, share=fusion.quantize_once)

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from luce_kernels_cpu.graph import Graph, Record, View
+from luce_kernels_cpu.graph import Graph, Record
 from luce_kernels_cpu.structs import Op
 
 
 def fuse_gate_up(graph: Graph) -> None:
     """`swiglu` of two products of the same rows, which nobody else reads, becomes a GATE_UP."""
-    uses = graph.uses()
-    products = {r.out.value: r for r in graph.records if r.op is Op.MATMUL}
+    product = graph.product_finder()
     gone: set[Record] = set()
-
-    def product(view: View) -> Record | None:
-        """The product that the view is all of, made for this reader alone."""
-        found = products.get(view.value)
-        fits = (
-            found is not None
-            and view.is_whole
-            and uses[view.value] == 1
-            and "residual" not in found.views
-        )
-        return found if fits else None
 
     for place, record in enumerate(graph.records):
         if record.op is not Op.SWIGLU:

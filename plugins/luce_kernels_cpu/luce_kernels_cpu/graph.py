@@ -7,7 +7,7 @@ look at who reads what. Memory is shared again in schedule.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
@@ -72,7 +72,9 @@ class View:
 class Record:
     """One record of the tape. `views` are read, by the name of the C field; `constants` hold what
     the op needs besides (weights are kept alive by them). `floats` is False where the int8 form of
-    the output is all that is made of it. `native` describes ops that have no code of their own
+    the output is all that is made of it. `also` are further rows that it writes, if only to work
+    there. `counter_bytes` of memory of its own, 0 between steps, are what its workers count in.
+    `native` describes ops that have no code of their own
     here; their constants hold facts and weights by name."""
 
     op: Op
@@ -83,13 +85,16 @@ class Record:
     quantized_in: QuantizedValue | None = None
     quantized_out: QuantizedValue | None = None
     floats: bool = True
+    also: dict[str, View] = field(default_factory=dict)
+    counter_bytes: int = 0
     native: NativeOp | None = None
 
     @property
     def written_caches(self) -> tuple[Tensor, ...]:
         if self.native is not None:
             return self.caches_of(Arg.WRITTEN, Arg.MOVED)
-        return self.caches if self.op in (Op.KV_WRITE, Op.ROPE_WRITE) else ()
+        writers = (Op.KV_WRITE, Op.ROPE_WRITE, Op.PROJECT_HEADS)
+        return self.caches if self.op in writers else ()
 
     @property
     def moved_caches(self) -> tuple[Tensor, ...]:
@@ -131,6 +136,7 @@ class Record:
         values: list[Value | QuantizedValue] = []
         if self.has_out and self.floats:
             values.append(self.out.value)
+        values += [view.value for view in self.also.values()]
         if self.quantized_out is not None:
             values.append(self.quantized_out)
         return tuple(values)
@@ -146,11 +152,28 @@ class Graph:
     output_dtypes: tuple[torch.dtype, ...]
     returns_tuple: bool
 
+    def reader_counts(self) -> Counter[Value]:
+        """How many views of each value records read."""
+        return Counter(view.value for record in self.records for view in record.views.values())
+
     def uses(self) -> Counter[Value]:
         """How many views of each value are read, the step's results included."""
-        uses = Counter(view.value for record in self.records for view in record.views.values())
+        uses = self.reader_counts()
         uses.update(view.value for view in self.outputs)
         return uses
+
+    def product_finder(self) -> Callable[[View], Record | None]:
+        """Finds the product of rows and one weight that a view is all of, and whose only reader
+        it is; as the records are now."""
+        uses = self.uses()
+        products = {r.out.value: r for r in self.records if r.op is Op.MATMUL}
+
+        def product(view: View) -> Record | None:
+            found = products.get(view.value)
+            alone = view.is_whole and uses[view.value] == 1
+            return found if alone and found is not None and "residual" not in found.views else None
+
+        return product
 
 
 class _Builder:

@@ -6,21 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from luce_kernels_cpu import structs
-from luce_kernels_cpu.graph import QuantizedValue, View
+from luce_kernels_cpu.graph import QuantizedValue, Record, View
 from luce_kernels_cpu.schedule import Stored
 from luce_kernels_cpu.views import NO_QUANTIZED, quantized_at
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Addresses: of the arena's values, and of what the workers share within a record, which is
-    made for so many logit rows."""
+    """Addresses: of the arena's values, of what the workers share within a record, which is made
+    for so many logit rows, and of what those of a record count in."""
 
     arena: int
     offsets: Mapping[Stored, int]
     partials: int
     partials_bytes: int
     logits: int
+    counters: Mapping[Record, int]
 
     def rows(self, view: View) -> structs.Rows:
         """Without an address where the int8 form is all that there is."""

@@ -23,7 +23,7 @@ from luce_kernels_cpu.memory import Memory
 from luce_kernels_cpu.provider import Provider, provider
 from luce_kernels_cpu.schedule import schedule
 from luce_kernels_cpu.structs import Domain, Op
-from luce_kernels_cpu.views import ALIGN, partials_bytes
+from luce_kernels_cpu.views import ALIGN, aligned, partials_bytes
 from luce_kernels_cpu.work import work_of
 
 
@@ -51,7 +51,19 @@ class NativeProgram:
         partials = _shared(graph, recording)
         self._arena = torch.empty(plan.nbytes + partials + ALIGN, dtype=torch.uint8)
         base = -(-self._arena.data_ptr() // ALIGN) * ALIGN
-        memory = Memory(base, plan.offsets, base + plan.nbytes, partials, recording.max_logits)
+        self._counters = {
+            record: torch.zeros(aligned(record.counter_bytes) // 8, dtype=torch.int64)
+            for record in graph.records
+            if record.counter_bytes
+        }
+        memory = Memory(
+            base,
+            plan.offsets,
+            base + plan.nbytes,
+            partials,
+            recording.max_logits,
+            {record: counter.data_ptr() for record, counter in self._counters.items()},
+        )
         self._tape = self._make_tape(recording, memory, plan.barriers)
         self._outputs = tuple(
             self._output(

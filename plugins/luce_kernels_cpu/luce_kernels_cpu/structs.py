@@ -42,17 +42,20 @@ class Op(IntEnum):
     MOE_SUM = 28
     MOE_SCALE = 29
     GATE_UP = 30
-    TAIL_ROPE = 31
-    WINDOW_WRITE = 32
-    COMPRESS_KV = 33
-    INDEX_TOPK = 34
-    ENTRY_ATTENTION = 35
-    GROUP_ROUTE = 36
-    ROUTE_BY_TOKEN = 37
-    HYPER_BEGIN = 38
-    HYPER_MIX = 39
-    HYPER_MERGE = 40
-    HYPER_SPREAD = 41
+    TURNS = 31
+    PROJECT_HEADS = 32
+    HEAD_TOKEN = 33
+    TAIL_ROPE = 34
+    WINDOW_WRITE = 35
+    COMPRESS_KV = 36
+    INDEX_TOPK = 37
+    ENTRY_ATTENTION = 38
+    GROUP_ROUTE = 39
+    ROUTE_BY_TOKEN = 40
+    HYPER_BEGIN = 41
+    HYPER_MIX = 42
+    HYPER_MERGE = 43
+    HYPER_SPREAD = 44
 
 
 class Domain(IntEnum):
@@ -84,6 +87,7 @@ class Batch(c.Structure):
         ("kv_rows", c.c_void_p),
         ("logit_rows", c.c_void_p),
         ("cu_logits", c.c_void_p),
+        ("logits_read", c.c_void_p),
         ("rows", c.c_int32),
         ("segments", c.c_int32),
         ("logits", c.c_int32),

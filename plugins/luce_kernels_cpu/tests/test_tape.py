@@ -99,10 +99,10 @@ def test_fusing_leaves_fewer_records_and_barriers(load, tiny) -> None:
     fused = program(load(tiny(), fusion=Fusion()))
     assert "add" in plain.names
     assert plain.names.count("rope") == 2 * 2
-    # Embedding; norm, q k v, turns and cache, attention, out, norm, gate and up, down a layer;
-    # gather, norm, head, best token.
+    # Turns and embedding; norm, heads, attention, out, norm, gate and up, down a layer; gather,
+    # norm, head and best token.
     assert set(fused.names).isdisjoint(("add", "quantize", "rope", "kv_write"))
-    assert fused.barriers == 1 + 8 * 2 + 4 - 1
+    assert fused.barriers == 1 + 7 * 2 + 3 - 1
     assert plain.names.count("quantize") == 2 * 7 + 1
     assert plain.barriers == len(plain.names) - 1
 

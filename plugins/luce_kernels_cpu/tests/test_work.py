@@ -13,6 +13,7 @@ from luce_core.weights.gguf_file import GgufFile
 PROMPT = tuple(range(1, 41))
 FIRST = StepPlan(1, prefill=(PrefillSlice(0, 0, PROMPT, True), PrefillSlice(1, 0, PROMPT, False)))
 NEXT = StepPlan(2, prefill=(PrefillSlice(1, 40, (5, 6), True),), decode=(DecodeRow(0, 7, 40, 2),))
+PRODUCTS = ("matmul", "gate_up", "project_heads", "head_token")
 
 
 def total(calls: tuple[Work, ...]) -> Work:
@@ -36,11 +37,11 @@ def test_work_is_that_of_the_file_and_the_batch(load, tiny, stepper, qtype) -> N
     head = matrices.pop("output.weight", None) or matrices["token_embd.weight"]
     del matrices["token_embd.weight"]
     operations = 2 * 5 * sum(n * k for n, k in matrices.values()) + 2 * 4 * head[0] * head[1]
-    matmul = total(work["matmul"])
-    assert matmul.int8_operations + matmul.float_operations == operations
-    assert (matmul.float_operations == 0) == (qtype == "Q8_0")
+    products = total(tuple(call for name in PRODUCTS for call in work[name]))
+    assert products.int8_operations + products.float_operations == operations
+    assert (products.float_operations == 0) == (qtype == "Q8_0")
     # Packed, Q8_0 has 34 bytes in 32 values as in the file, but whole tiles of 16 rows.
-    assert matmul.read_bytes == pytest.approx(nbytes, rel=0.05)
+    assert products.read_bytes == pytest.approx(nbytes, rel=0.05)
     token = sum(layout.bytes_per_token for layout in steps.engine._model.layouts)
     pairs = (41 + 42) + (41 + 42 + 43)  # keys that each row attends to
     heads, dim, layers = 2, 32, 2

@@ -137,13 +137,14 @@ class LlamaEngine:
     def lower_plan(self, plan: StepPlan) -> Lowered:
         assert self._buffers is not None
         drafts = self._propose(plan)
-        batch = pack(plan, self._slots, self._buffers, drafts)
+        slot_ids = plan.slot_ids
+        read = self._sampler.reads_logits(slot_ids)
+        batch = pack(plan, self._slots, self._buffers, drafts, logits_of=read)
         cu_logits = [0]
         for piece in plan.prefill:
             cu_logits.append(cu_logits[-1] + piece.is_last)
         for row in plan.decode:
             cu_logits.append(cu_logits[-1] + 1 + len(drafts.get(row.slot_id, ())))
-        slot_ids = plan.slot_ids
         return Lowered(batch, slot_ids, cu_logits, [list(drafts.get(i, ())) for i in slot_ids])
 
     def _propose(self, plan: StepPlan) -> Mapping[int, Sequence[int]]:

@@ -189,7 +189,8 @@ class QwenEngine:
 
     def _pack(self, plan: StepPlan, drafts: Drafts) -> PackedBatch:
         assert self._buffers is not None
-        return pack(plan, self._slots, self._buffers, drafts)
+        read = self._sampler.reads_logits(plan.slot_ids)
+        return pack(plan, self._slots, self._buffers, drafts, logits_of=read)
 
     @hookimpl
     def execute(self, lowered: Lowered) -> StepResult:
