@@ -45,6 +45,12 @@ void lay_out(workspace* work, const attention_plan& plan, const lk_worker* worke
 
 int32_t limited(int32_t x, int32_t most) { return x < 0 ? 0 : x < most ? x : most; }
 
+// Tiles of one size: a last one of few rows would wait for its chains.
+int32_t tile_rows(int32_t lines) {
+    const int32_t tiles = (lines + TILE_ROWS - 1) / TILE_ROWS;
+    return (lines + tiles - 1) / tiles;
+}
+
 // Stored rows of a head at the positions from `position` on, before `end`.
 void find_rows(const lk_cache& cache, const int32_t* table, int32_t kv_head, int32_t position,
                int32_t end, stored_rows* found) {
@@ -75,7 +81,8 @@ void score_part(const attention_plan& plan, const attention_unit& unit, int32_t 
     const block_reader read = key_reader(cache.type);
     const few_keys few = find_few_keys(cache.type, plan.dim);
     const bool turns = unit.lines <= FEW_LINES && few.turn != nullptr;
-    const int32_t tiles = (unit.lines + TILE_ROWS - 1) / TILE_ROWS * unit.heads;
+    const int32_t rows_of_tile = tile_rows(unit.lines);
+    const int32_t tiles = (unit.lines + rows_of_tile - 1) / rows_of_tile * unit.heads;
     stored_rows rows, next;
     find_rows(cache, table, unit.kv_head, begin, end, &rows);
     for (int32_t at = begin; at < end; at += KV_KEYS, rows = next) {
@@ -86,22 +93,23 @@ void score_part(const attention_plan& plan, const attention_unit& unit, int32_t 
         for (int32_t tile = 0, head = 0; head < unit.heads; head++) {
             if (head) next_head(&rows);
             if (turns) {
-                few.turn(rows, plan.dim, (uint8_t*)work->block);
+                fetcher.spread(unit.heads - head, key_work(rows.count, plan.dim));
+                few.turn(rows, plan.dim, &fetcher, (uint8_t*)work->block);
             } else {
                 read(rows, plan.dim, work->block);
             }
-            for (int32_t line = 0; line < unit.lines; line += TILE_ROWS, tile++) {
-                const int32_t lines = limited(unit.lines - line, TILE_ROWS);
+            for (int32_t line = 0; line < unit.lines; line += rows_of_tile, tile++) {
+                const int32_t lines = limited(unit.lines - line, rows_of_tile);
                 const int32_t seen = limited(work->keys[line + lines - 1] - at, rows.count);
                 const int64_t first = head * unit.lines + line;
                 const float* q = work->q + first * plan.dim;
                 float* scores = work->scores + first * LK_KV_PART + at - begin;
-                fetcher.spread(tiles - tile);
                 if (turns) {
                     few.score(lines, q, plan.dim, (const uint8_t*)work->block, seen, &fetcher,
                               scores, LK_KV_PART);
                 } else {
-                    fetcher.fetch(fetcher.budget);
+                    fetcher.spread(tiles - tile, 1);
+                    fetcher.fetch(1);
                     score_block(lines, q, plan.dim, work->block, seen, scores, LK_KV_PART);
                 }
             }
@@ -130,7 +138,8 @@ void value_part(const attention_plan& plan, const attention_unit& unit, int32_t 
     const block_reader read = value_reader(cache.type);
     const few_values few =
         unit.lines <= FEW_LINES ? find_few_values(cache.type, plan.dim) : nullptr;
-    const int32_t tiles = (unit.lines + TILE_ROWS - 1) / TILE_ROWS * unit.heads;
+    const int32_t rows_of_tile = tile_rows(unit.lines);
+    const int32_t tiles = (unit.lines + rows_of_tile - 1) / rows_of_tile * unit.heads;
     stored_rows rows, next;
     find_rows(cache, table, unit.kv_head, begin, end, &rows);
     for (int32_t at = begin; at < end; at += KV_KEYS, rows = next) {
@@ -146,7 +155,7 @@ void value_part(const attention_plan& plan, const attention_unit& unit, int32_t 
             if (few != nullptr) {
                 few(lines, weights, LK_KV_PART, rows, from, keys, &fetcher, out, plan.width);
             } else {
-                fetcher.fetch(fetcher.budget);
+                fetcher.fetch(1);
                 value_block(lines, weights, LK_KV_PART, work->block + (int64_t)from * plan.width,
                             keys, out, plan.width);
             }
@@ -154,13 +163,14 @@ void value_part(const attention_plan& plan, const attention_unit& unit, int32_t 
         for (int32_t tile = 0, head = 0; head < unit.heads; head++) {
             if (head) next_head(&rows);
             if (few == nullptr) read(rows, plan.dim, work->block);
-            for (int32_t line = 0; line < unit.lines; line += TILE_ROWS, tile++) {
-                const int32_t lines = limited(unit.lines - line, TILE_ROWS);
+            for (int32_t line = 0; line < unit.lines; line += rows_of_tile, tile++) {
+                const int32_t lines = limited(unit.lines - line, rows_of_tile);
                 const int64_t first = head * unit.lines + line;
                 const float* weights = work->scores + first * LK_KV_PART + at - begin;
                 float* out = sums + first * plan.width;
                 const int32_t shared = limited(work->keys[line] - at, rows.count);
-                fetcher.spread(tiles - tile);
+                fetcher.spread(tiles - tile,
+                               few != nullptr ? value_work(rows.count, plan.width) : 1);
                 if (shared) weigh(lines, weights, 0, shared, out);
                 // A key that a line does not see may hold NaN: it must not be weighed with 0.
                 for (int32_t i = 1; i < lines; i++) {

@@ -71,30 +71,36 @@ struct stored_rows {
     int32_t bytes;  // of each
 };
 
-// The cache lines of rows that are needed soon, fetched a few at a time between arithmetic: asked
-// for all at once they would fill the core's queue of misses, and the arithmetic would wait.
+// What is needed soon is fetched to the second cache, evenly during arithmetic: asked for at once
+// the lines would fill the core's queue of misses and the arithmetic would wait, and in a pause the
+// memory would.
 struct line_fetcher {
+    static constexpr int32_t PIECE = 128;  // bytes that are asked for at once
+    static constexpr int32_t ONE = 1 << 16;
+
     const uint8_t* const* row;
     const uint8_t* const* stop;
     int32_t at, bytes;
-    int32_t budget;  // lines to fetch during the next piece of arithmetic
+    int32_t rate, credit;  // pieces for a unit of work, and those due; 1 / ONE
 
     // The rows of `heads` heads, which lie side by side.
     line_fetcher(const stored_rows& rows, int32_t heads)
-        : row(rows.row), stop(rows.row + rows.count), at(0), bytes(rows.bytes * heads), budget(0) {}
+        : row(rows.row), stop(rows.row + rows.count), at(0), bytes(rows.bytes * heads), rate(0),
+          credit(0) {}
 
-    // Spreads what is left over `pieces` of arithmetic.
-    void spread(int32_t pieces) {
-        budget = ((int32_t)(stop - row) * ((bytes + 63) / 64) + pieces - 1) / pieces;
+    // Spreads what is left over `turns` of `work` each.
+    void spread(int32_t turns, int32_t work) {
+        const int64_t pieces = (stop - row) * ((bytes + PIECE - 1) / PIECE);
+        rate = (int32_t)(pieces * ONE / ((int64_t)turns * work) + 1);
     }
 
-    // How many to fetch at each of `steps`.
-    int32_t share(int32_t steps) const { return (budget + steps - 1) / steps; }
-
-    void fetch(int32_t count) {
-        for (int32_t i = 0; i < count && row < stop; i++) {
-            _mm_prefetch((const char*)*row + at, _MM_HINT_T1);
-            at += 64;
+    void fetch(int32_t work) {
+        credit += rate * work;
+        for (; credit >= ONE && row < stop; credit -= ONE) {
+            const char* from = (const char*)*row + at;
+            _mm_prefetch(from, _MM_HINT_T1);
+            _mm_prefetch(from + PIECE / 2, _MM_HINT_T1);
+            at += PIECE;
             if (at >= bytes) {
                 at = 0;
                 row++;

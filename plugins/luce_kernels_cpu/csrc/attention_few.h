@@ -11,6 +11,9 @@ namespace LK_ISA_NS {
 
 constexpr int FEW_LINES = TILE_ROWS;
 
+// What a fetcher counts as work: about 10 cycles each.
+static inline int32_t value_work(int keys, int width) { return keys * (width / TILE_WIDTH); }
+
 // Adds weighted values of `keys` rows, at most TILE_ROWS lines: as value_block.
 using few_values = void (*)(int lines, const float* weights, int64_t weights_stride,
                             const stored_rows& rows, int from, int keys, line_fetcher* next,
@@ -20,15 +23,13 @@ template <int TYPE, int MR>
 static void weigh_rows(const float* weights, int64_t weights_stride, const uint8_t* const* rows,
                        int keys, line_fetcher* next, float* sums, int width) {
     line_fetcher fetcher = *next;
-    const int32_t steps = keys * (width / TILE_WIDTH);
-    const int32_t share = fetcher.share(steps);
     for (int at = 0; at < width; at += TILE_WIDTH) {
         vf sum[MR][TILE_VECTORS];
         for (int r = 0; r < MR; r++)
             for (int v = 0; v < TILE_VECTORS; v++)
                 sum[r][v] = load(sums + (int64_t)r * width + at + v * W);
         for (int key = 0; key < keys; key++) {
-            fetcher.fetch(share);
+            fetcher.fetch(1);
             vf value[TILE_VECTORS];
             for (int v = 0; v < TILE_VECTORS; v++) {
                 value[v] = cached_values<TYPE>(rows[key], at + v * W);
@@ -76,7 +77,7 @@ static inline few_values find_few_values(int32_t type, int dim) {
 // How a block of keys is turned, and what scores it: as score_block, but TILE_WIDTH scores are
 // written at least.
 struct few_keys {
-    void (*turn)(const stored_rows& keys, int dim, uint8_t* turned);
+    void (*turn)(const stored_rows& keys, int dim, line_fetcher* next, uint8_t* turned);
     void (*score)(int lines, const float* q, int dim, const uint8_t* turned, int keys,
                   line_fetcher* next, float* scores, int64_t scores_stride);
 };
@@ -85,41 +86,50 @@ struct few_keys {
 
 static_assert(KV_KEYS == TILE_WIDTH, "a block is one tile");
 constexpr int TURN_DIMS = QUANT_VALUES;  // dims that are turned at once
+constexpr int TURN_WORK = 6;             // of W keys and TURN_DIMS dims
+constexpr int TURN_RUN = 8;  // dims that lie at fixed distances from the first, once turned
+
+// Turns and scores of a block.
+static inline int32_t key_work(int keys, int dim) {
+    return (keys + W - 1) / W * (dim / TURN_DIMS) * (TURN_WORK + TURN_DIMS / TILE_VECTORS);
+}
 
 // Bytes of W turned keys and TURN_DIMS dims.
 template <int TYPE>
 constexpr int TURNED = TYPE == LK_Q8_0 ? W * TURN_DIMS + W * 4 : W * TURN_DIMS * 2;
 
-// 16 rows of 32 16-bit values -> dim d of all keys at turned + d % 8 * 128 + d / 8 * 32.
+static inline __m128i lane_at(const uint8_t* p) { return _mm_loadu_si128((const __m128i*)p); }
+
+// 16 rows of 32 16-bit values -> dim d of all keys at turned + 32 d.
 static inline void turn_shorts(const uint8_t* const* rows, int64_t offset, uint8_t* turned) {
-    __m512i pairs[16], fours[16], eights[16];
-    for (int i = 0; i < 8; i++) {
-        const __m512i a = _mm512_loadu_si512(rows[2 * i] + offset);
-        const __m512i b = _mm512_loadu_si512(rows[2 * i + 1] + offset);
-        pairs[i] = _mm512_unpacklo_epi16(a, b);
-        pairs[i + 8] = _mm512_unpackhi_epi16(a, b);
-    }
-    for (int half = 0; half < 16; half += 8) {
-        for (int i = 0; i < 4; i++) {
-            const __m512i a = pairs[half + 2 * i], b = pairs[half + 2 * i + 1];
-            fours[half + i] = _mm512_unpacklo_epi32(a, b);
-            fours[half + 4 + i] = _mm512_unpackhi_epi32(a, b);
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    __m512i x[4][4];  // [8 dims][i]: keys i, i + 4, i + 8, i + 12, one per 128-bit lane
+    for (int i = 0; i < 4; i++) {
+        const uint8_t* a = rows[i] + offset;
+        const uint8_t* b = rows[i + 4] + offset;
+        const uint8_t* c = rows[i + 8] + offset;
+        const uint8_t* d = rows[i + 12] + offset;
+        for (int lane = 0; lane < 4; lane++) {
+            const int at = 16 * lane;
+            x[lane][i] = _mm512_castsi128_si512(lane_at(a + at));
+            x[lane][i] = _mm512_inserti32x4(x[lane][i], lane_at(b + at), 1);
+            x[lane][i] = _mm512_inserti32x4(x[lane][i], lane_at(c + at), 2);
+            x[lane][i] = _mm512_inserti32x4(x[lane][i], lane_at(d + at), 3);
         }
     }
-    // fours[4 m + i]: dims 2 m and 2 m + 1 of each group of 8, keys 4 i..4 i + 3.
-    for (int m = 0; m < 4; m++) {
+    for (int lane = 0; lane < 4; lane++) {
+        __m512i pairs[4];
         for (int i = 0; i < 2; i++) {
-            const __m512i a = fours[4 * m + 2 * i], b = fours[4 * m + 2 * i + 1];
-            eights[4 * m + i] = _mm512_unpacklo_epi64(a, b);
-            eights[4 * m + 2 + i] = _mm512_unpackhi_epi64(a, b);
+            pairs[i] = _mm512_unpacklo_epi16(x[lane][2 * i], x[lane][2 * i + 1]);
+            pairs[i + 2] = _mm512_unpackhi_epi16(x[lane][2 * i], x[lane][2 * i + 1]);
         }
-    }
-    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
-    const __m512i high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-    for (int c = 0; c < 8; c++) {
-        const __m512i a = eights[2 * c], b = eights[2 * c + 1];
-        _mm512_store_si512(turned + 128 * c, _mm512_permutex2var_epi64(a, low, b));
-        _mm512_store_si512(turned + 128 * c + 64, _mm512_permutex2var_epi64(a, high, b));
+        for (int i = 0; i < 4; i += 2, turned += 128) {
+            const __m512i low = _mm512_unpacklo_epi32(pairs[i], pairs[i + 1]);
+            const __m512i high = _mm512_unpackhi_epi32(pairs[i], pairs[i + 1]);
+            // Two dims of four keys in each 128-bit lane.
+            _mm512_store_si512(turned, _mm512_permutexvar_epi64(order, low));
+            _mm512_store_si512(turned + 64, _mm512_permutexvar_epi64(order, high));
+        }
     }
 }
 
@@ -162,46 +172,58 @@ static inline void turn_rows(const uint8_t* const* rows, int at, uint8_t* turned
     store((float*)(turned + W * TURN_DIMS), from_half(scales));
 }
 
-// -> [W keys][dims / TURN_DIMS][TURNED].
+// -> [dims / TURN_DIMS][KV_KEYS / W][TURNED].
 template <int TYPE>
-static void turn_keys(const stored_rows& keys, int dim, uint8_t* turned) {
-    for (int key = 0; key < keys.count; key += W) {
+static void turn_keys(const stored_rows& keys, int dim, line_fetcher* next, uint8_t* turned) {
+    for (int key = 0; key < keys.count; key += W, turned += TURNED<TYPE>) {
         const uint8_t* rows[W];
         for (int i = 0; i < W; i++)  // keys beyond the last have nobody's scores
             rows[i] = keys.row[key + i < keys.count ? key + i : keys.count - 1];
-        for (int at = 0; at < dim; at += TURN_DIMS, turned += TURNED<TYPE>)
-            turn_rows<TYPE>(rows, at, turned);
+        for (int at = 0; at < dim; at += TURN_DIMS) {
+            next->fetch(TURN_WORK);
+            turn_rows<TYPE>(rows, at, turned + at / TURN_DIMS * TILE_VECTORS * TURNED<TYPE>);
+        }
     }
+}
+
+// Where dim 8 `run` of TURN_DIMS begins, and the next ones from there.
+template <int TYPE>
+static inline int run_offset(int run) {
+    return TYPE == LK_Q8_0 ? run % 2 * 256 + run / 2 * 32 : run * TURN_RUN * 32;
+}
+template <int TYPE>
+static inline int dim_offset(int d) {
+    return TYPE == LK_Q8_0 ? d / 2 * 64 + d % 2 * 16 : d * 32;
 }
 
 template <int TYPE, int MR, int NV>
 static void score_turned(const float* q, int dim, const uint8_t* turned, line_fetcher* next,
                          float* scores, int64_t scores_stride) {
     line_fetcher fetcher = *next;
-    const int32_t share = fetcher.share(dim);
-    const int64_t group = (int64_t)dim / TURN_DIMS * TURNED<TYPE>;
-    constexpr int run = TYPE == LK_Q8_0 ? 16 : 8;  // dims of a 128-bit lane before it was turned
     vf sum[MR][NV];
     for (int r = 0; r < MR; r++)
         for (int v = 0; v < NV; v++) sum[r][v] = zero();
-    for (int at = 0; at < dim; at += TURN_DIMS, turned += TURNED<TYPE>) {
-        for (int d = 0; d < TURN_DIMS; d++) {
-            fetcher.fetch(share);
-            vf key[NV];
-            for (int v = 0; v < NV; v++) {
-                const uint8_t* from = turned + v * group;
-                if constexpr (TYPE == LK_Q8_0) {
-                    const vf scale = load((const float*)(from + W * TURN_DIMS));
-                    from += d % run / 2 * 64 + d / run * 32 + d % 2 * 16;
-                    key[v] = mul(from_int8(from), scale);
-                } else {
-                    key[v] = cached_values<TYPE>(from + d % run * 128 + d / run * 32, 0);
+    for (int at = 0; at < dim; at += TURN_DIMS, turned += TILE_VECTORS * TURNED<TYPE>) {
+        for (int run = 0; run < TURN_DIMS / TURN_RUN; run++, q += TURN_RUN) {
+            const uint8_t* from = turned + run_offset<TYPE>(run);
+#pragma GCC unroll 8
+            for (int d = 0; d < TURN_RUN; d++) {
+                if (d % TILE_VECTORS == 0) fetcher.fetch(NV);
+                vf key[NV];
+                for (int v = 0; v < NV; v++) {
+                    const uint8_t* at_dim = from + v * TURNED<TYPE> + dim_offset<TYPE>(d);
+                    if constexpr (TYPE == LK_Q8_0) {
+                        const uint8_t* scale = turned + v * TURNED<TYPE> + W * TURN_DIMS;
+                        key[v] = mul(from_int8(at_dim), load((const float*)scale));
+                    } else {
+                        key[v] = cached_values<TYPE>(at_dim, 0);
+                    }
+                    in_register(key[v]);
                 }
-                in_register(key[v]);
-            }
-            for (int r = 0; r < MR; r++) {
-                const vf x = set1(q[(int64_t)r * dim + at + d]);
-                for (int v = 0; v < NV; v++) sum[r][v] = fma(x, key[v], sum[r][v]);
+                for (int r = 0; r < MR; r++) {
+                    const vf x = set1(q[(int64_t)r * dim + d]);
+                    for (int v = 0; v < NV; v++) sum[r][v] = fma(x, key[v], sum[r][v]);
+                }
             }
         }
     }
@@ -213,12 +235,12 @@ static void score_turned(const float* q, int dim, const uint8_t* turned, line_fe
 template <int TYPE, int MR>
 static void score_groups(const float* q, int dim, const uint8_t* turned, int keys,
                          line_fetcher* next, float* scores, int64_t scores_stride) {
-    const int64_t group = (int64_t)dim / TURN_DIMS * TURNED<TYPE>;
-    if (keys > KV_KEYS - W) {
-        return score_turned<TYPE, MR, TILE_VECTORS>(q, dim, turned, next, scores, scores_stride);
+    switch ((keys + W - 1) / W) {
+        case 1: return score_turned<TYPE, MR, 1>(q, dim, turned, next, scores, scores_stride);
+        case 2: return score_turned<TYPE, MR, 2>(q, dim, turned, next, scores, scores_stride);
+        case 3: return score_turned<TYPE, MR, 3>(q, dim, turned, next, scores, scores_stride);
+        default: return score_turned<TYPE, MR, 4>(q, dim, turned, next, scores, scores_stride);
     }
-    for (int key = 0; key < keys; key += W, turned += group)
-        score_turned<TYPE, MR, 1>(q, dim, turned, next, scores + key, scores_stride);
 }
 
 template <int TYPE>
@@ -248,6 +270,7 @@ static inline few_keys find_few_keys(int32_t type, int dim) {
 #else
 
 static inline few_keys find_few_keys(int32_t, int) { return {nullptr, nullptr}; }
+static inline int32_t key_work(int, int) { return 1; }
 
 #endif
 
