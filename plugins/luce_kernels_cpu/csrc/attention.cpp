@@ -81,26 +81,26 @@ void score_part(const attention_plan& plan, const attention_unit& unit, int32_t 
     const block_reader read = key_reader(cache.type);
     const few_keys few = find_few_keys(cache.type, plan.dim);
     const bool turns = unit.lines <= FEW_LINES && few.turn != nullptr;
-    const int32_t rows_of_tile = tile_rows(unit.lines);
-    const int32_t tiles = (unit.lines + rows_of_tile - 1) / rows_of_tile * unit.heads;
-    stored_rows rows, next;
-    find_rows(cache, table, unit.kv_head, begin, end, &rows);
-    for (int32_t at = begin; at < end; at += KV_KEYS, rows = next) {
+    const int32_t tile = tile_rows(unit.lines);
+    stored_rows block, next;
+    find_rows(cache, table, unit.kv_head, begin, end, &block);
+    for (int32_t at = begin; at < end; at += KV_KEYS, block = next) {
         const bool last = at + KV_KEYS >= end;
         find_rows(last ? following : cache, table, unit.kv_head, last ? begin : at + KV_KEYS, end,
                   &next);
         line_fetcher fetcher(next, unit.heads);
-        for (int32_t tile = 0, head = 0; head < unit.heads; head++) {
-            if (head) next_head(&rows);
+        for (int32_t head = 0; head < unit.heads; head++) {
             if (turns) {
-                fetcher.spread(unit.heads - head, key_work(rows.count, plan.dim));
-                few.turn(rows, plan.dim, &fetcher, (uint8_t*)work->block);
+                fetcher.spread(unit.heads - head, key_work(block.count, plan.dim));
+                few.turn(block, head, plan.dim, &fetcher, (uint8_t*)work->block);
             } else {
-                read(rows, plan.dim, work->block);
+                read(rows_of_head(block, head),
+                     head + 1 < unit.heads ? rows_of_head(block, head + 1) : next, plan.dim,
+                     work->block);
             }
-            for (int32_t line = 0; line < unit.lines; line += rows_of_tile, tile++) {
-                const int32_t lines = limited(unit.lines - line, rows_of_tile);
-                const int32_t seen = limited(work->keys[line + lines - 1] - at, rows.count);
+            for (int32_t line = 0; line < unit.lines; line += tile) {
+                const int32_t lines = limited(unit.lines - line, tile);
+                const int32_t seen = limited(work->keys[line + lines - 1] - at, block.count);
                 const int64_t first = head * unit.lines + line;
                 const float* q = work->q + first * plan.dim;
                 float* scores = work->scores + first * LK_KV_PART + at - begin;
@@ -108,8 +108,6 @@ void score_part(const attention_plan& plan, const attention_unit& unit, int32_t 
                     few.score(lines, q, plan.dim, (const uint8_t*)work->block, seen, &fetcher,
                               scores, LK_KV_PART);
                 } else {
-                    fetcher.spread(tiles - tile, 1);
-                    fetcher.fetch(1);
                     score_block(lines, q, plan.dim, work->block, seen, scores, LK_KV_PART);
                 }
             }
@@ -138,11 +136,10 @@ void value_part(const attention_plan& plan, const attention_unit& unit, int32_t 
     const block_reader read = value_reader(cache.type);
     const few_values few =
         unit.lines <= FEW_LINES ? find_few_values(cache.type, plan.dim) : nullptr;
-    const int32_t rows_of_tile = tile_rows(unit.lines);
-    const int32_t tiles = (unit.lines + rows_of_tile - 1) / rows_of_tile * unit.heads;
-    stored_rows rows, next;
-    find_rows(cache, table, unit.kv_head, begin, end, &rows);
-    for (int32_t at = begin; at < end; at += KV_KEYS, rows = next) {
+    const int32_t tile = tile_rows(unit.lines);
+    stored_rows block, next;
+    find_rows(cache, table, unit.kv_head, begin, end, &block);
+    for (int32_t at = begin; at < end; at += KV_KEYS, block = next) {
         int32_t next_heads = unit.heads;
         if (at + KV_KEYS < end) {
             find_rows(cache, table, unit.kv_head, at + KV_KEYS, end, &next);
@@ -150,31 +147,34 @@ void value_part(const attention_plan& plan, const attention_unit& unit, int32_t 
             next_heads = find_next_rows(plan, unit, end, goes_on, work, &next);
         }
         line_fetcher fetcher(next, next_heads);
-        const auto weigh = [&](int32_t lines, const float* weights, int32_t from, int32_t keys,
-                               float* out) {
+        for (int32_t head = 0; head < unit.heads; head++) {
+            const auto weigh = [&](int32_t lines, const float* weights, int32_t from, int32_t keys,
+                                   float* out) {
+                if (few != nullptr) {
+                    few(lines, weights, LK_KV_PART, block, head, from, keys, &fetcher, out,
+                        plan.width);
+                } else {
+                    value_block(lines, weights, LK_KV_PART,
+                                work->block + (int64_t)from * plan.width, keys, out, plan.width);
+                }
+            };
             if (few != nullptr) {
-                few(lines, weights, LK_KV_PART, rows, from, keys, &fetcher, out, plan.width);
+                fetcher.spread(unit.heads - head, value_work(block.count, plan.width));
             } else {
-                fetcher.fetch(1);
-                value_block(lines, weights, LK_KV_PART, work->block + (int64_t)from * plan.width,
-                            keys, out, plan.width);
+                read(rows_of_head(block, head),
+                     head + 1 < unit.heads ? rows_of_head(block, head + 1) : next, plan.dim,
+                     work->block);
             }
-        };
-        for (int32_t tile = 0, head = 0; head < unit.heads; head++) {
-            if (head) next_head(&rows);
-            if (few == nullptr) read(rows, plan.dim, work->block);
-            for (int32_t line = 0; line < unit.lines; line += rows_of_tile, tile++) {
-                const int32_t lines = limited(unit.lines - line, rows_of_tile);
+            for (int32_t line = 0; line < unit.lines; line += tile) {
+                const int32_t lines = limited(unit.lines - line, tile);
                 const int64_t first = head * unit.lines + line;
                 const float* weights = work->scores + first * LK_KV_PART + at - begin;
                 float* out = sums + first * plan.width;
-                const int32_t shared = limited(work->keys[line] - at, rows.count);
-                fetcher.spread(tiles - tile,
-                               few != nullptr ? value_work(rows.count, plan.width) : 1);
+                const int32_t shared = limited(work->keys[line] - at, block.count);
                 if (shared) weigh(lines, weights, 0, shared, out);
                 // A key that a line does not see may hold NaN: it must not be weighed with 0.
                 for (int32_t i = 1; i < lines; i++) {
-                    const int32_t seen = limited(work->keys[line + i] - at, rows.count);
+                    const int32_t seen = limited(work->keys[line + i] - at, block.count);
                     if (seen == shared) continue;
                     weigh(1, weights + (int64_t)i * LK_KV_PART + shared, shared, seen - shared,
                           out + (int64_t)i * plan.width);

@@ -71,8 +71,8 @@ struct stored_rows {
     int32_t bytes;  // of each
 };
 
-// What is needed soon is fetched to the second cache, evenly during arithmetic: asked for at once
-// the lines would fill the core's queue of misses and the arithmetic would wait, and in a pause the
+// What few lines need soon is fetched to the second cache, evenly during arithmetic: asked for at
+// once it would fill the core's queue of misses and the arithmetic would wait, and in a pause the
 // memory would.
 struct line_fetcher {
     static constexpr int32_t PIECE = 128;  // bytes that are asked for at once
@@ -109,18 +109,29 @@ struct line_fetcher {
     }
 };
 
-// From the rows of a head to those of the next.
-static inline void next_head(stored_rows* rows) {
-    for (int32_t key = 0; key < KV_KEYS; key++) rows->row[key] += rows->bytes;
+// The rows of a later head at the same positions.
+static inline stored_rows rows_of_head(const stored_rows& rows, int32_t heads_on) {
+    stored_rows moved = rows;
+    for (int32_t key = 0; key < KV_KEYS; key++) moved.row[key] += (int64_t)heads_on * rows.bytes;
+    return moved;
+}
+
+// A row of what is read next, into the first cache.
+static inline void prefetch_row(const stored_rows& rows, int key) {
+    if (key >= rows.count) return;
+    for (int at = 0; at < rows.bytes; at += 64)
+        _mm_prefetch((const char*)rows.row[key] + at, _MM_HINT_T0);
 }
 
 // The key rows -> columns [KV_KEYS / TILE_WIDTH][dim][TILE_WIDTH]; columns beyond the
 // keys are 0 up to whole vectors, and stay as they are from there.
 template <int TYPE>
-static void keys_to_columns(const stored_rows& keys, int dim, float* columns) {
+static void keys_to_columns(const stored_rows& keys, const stored_rows& next, int dim,
+                            float* columns) {
     for (int key = 0; key < keys.count; key += W) {
         float* to = columns + (int64_t)(key / TILE_WIDTH) * dim * TILE_WIDTH + key % TILE_WIDTH;
         const int here = keys.count - key < W ? keys.count - key : W;
+        for (int i = 0; i < W; i++) prefetch_row(next, key + i);
         for (int at = 0; at < dim; at += W) {
             const int wide = dim - at < W ? dim - at : W;
             vf x[W];
@@ -141,16 +152,20 @@ static void keys_to_columns(const stored_rows& keys, int dim, float* columns) {
 
 // The value rows -> floats [count][padded(dim)], padding 0.
 template <int TYPE>
-static void values_to_rows(const stored_rows& values, int dim, float* rows) {
+static void values_to_rows(const stored_rows& values, const stored_rows& next, int dim,
+                           float* rows) {
     for (int key = 0; key < values.count; key++) {
         float* to = rows + (int64_t)key * padded(dim);
+        prefetch_row(next, key);
         int at = 0;
         for (; at + W <= dim; at += W) store(to + at, cached_values<TYPE>(values.row[key], at));
         if (at < dim) store(to + at, cached_values_first<TYPE>(values.row[key], at, dim - at));
     }
 }
 
-using block_reader = void (*)(const stored_rows& rows, int dim, float* block);
+// `next`: the rows that are read after these.
+using block_reader = void (*)(const stored_rows& rows, const stored_rows& next, int dim,
+                              float* block);
 
 static inline block_reader key_reader(int32_t type) {
     switch (type) {

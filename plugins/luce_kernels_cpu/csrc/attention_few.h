@@ -14,14 +14,15 @@ constexpr int FEW_LINES = TILE_ROWS;
 // What a fetcher counts as work: about 10 cycles each.
 static inline int32_t value_work(int keys, int width) { return keys * (width / TILE_WIDTH); }
 
-// Adds weighted values of `keys` rows, at most TILE_ROWS lines: as value_block.
+// Adds weighted values of `keys` rows, of the head that is number `head` from the rows' on, to at
+// most TILE_ROWS lines: as value_block.
 using few_values = void (*)(int lines, const float* weights, int64_t weights_stride,
-                            const stored_rows& rows, int from, int keys, line_fetcher* next,
-                            float* sums, int width);
+                            const stored_rows& rows, int head, int from, int keys,
+                            line_fetcher* next, float* sums, int width);
 
 template <int TYPE, int MR>
 static void weigh_rows(const float* weights, int64_t weights_stride, const uint8_t* const* rows,
-                       int keys, line_fetcher* next, float* sums, int width) {
+                       int64_t offset, int keys, line_fetcher* next, float* sums, int width) {
     line_fetcher fetcher = *next;
     for (int at = 0; at < width; at += TILE_WIDTH) {
         vf sum[MR][TILE_VECTORS];
@@ -32,7 +33,7 @@ static void weigh_rows(const float* weights, int64_t weights_stride, const uint8
             fetcher.fetch(1);
             vf value[TILE_VECTORS];
             for (int v = 0; v < TILE_VECTORS; v++) {
-                value[v] = cached_values<TYPE>(rows[key], at + v * W);
+                value[v] = cached_values<TYPE>(rows[key] + offset, at + v * W);
                 in_register(value[v]);
             }
             for (int r = 0; r < MR; r++) {
@@ -48,17 +49,18 @@ static void weigh_rows(const float* weights, int64_t weights_stride, const uint8
 }
 
 template <int TYPE>
-static void weigh_few(int lines, const float* weights, int64_t weights_stride,
-                      const stored_rows& rows, int from, int keys, line_fetcher* next,
-                      float* sums, int width) {
+static void weigh_few(int lines, const float* weights, int64_t step,
+                      const stored_rows& rows, int head, int from, int keys,
+                      line_fetcher* next, float* sums, int width) {
     const uint8_t* const* at = rows.row + from;
+    const int64_t on = (int64_t)head * rows.bytes;
     switch (lines) {
-        case 1: weigh_rows<TYPE, 1>(weights, weights_stride, at, keys, next, sums, width); break;
-        case 2: weigh_rows<TYPE, 2>(weights, weights_stride, at, keys, next, sums, width); break;
-        case 3: weigh_rows<TYPE, 3>(weights, weights_stride, at, keys, next, sums, width); break;
-        case 4: weigh_rows<TYPE, 4>(weights, weights_stride, at, keys, next, sums, width); break;
-        case 5: weigh_rows<TYPE, 5>(weights, weights_stride, at, keys, next, sums, width); break;
-        default: weigh_rows<TYPE, 6>(weights, weights_stride, at, keys, next, sums, width); break;
+        case 1: weigh_rows<TYPE, 1>(weights, step, at, on, keys, next, sums, width); break;
+        case 2: weigh_rows<TYPE, 2>(weights, step, at, on, keys, next, sums, width); break;
+        case 3: weigh_rows<TYPE, 3>(weights, step, at, on, keys, next, sums, width); break;
+        case 4: weigh_rows<TYPE, 4>(weights, step, at, on, keys, next, sums, width); break;
+        case 5: weigh_rows<TYPE, 5>(weights, step, at, on, keys, next, sums, width); break;
+        default: weigh_rows<TYPE, 6>(weights, step, at, on, keys, next, sums, width); break;
     }
 }
 
@@ -77,7 +79,7 @@ static inline few_values find_few_values(int32_t type, int dim) {
 // How a block of keys is turned, and what scores it: as score_block, but TILE_WIDTH scores are
 // written at least.
 struct few_keys {
-    void (*turn)(const stored_rows& keys, int dim, line_fetcher* next, uint8_t* turned);
+    void (*turn)(const stored_rows& keys, int head, int dim, line_fetcher* next, uint8_t* turned);
     void (*score)(int lines, const float* q, int dim, const uint8_t* turned, int keys,
                   line_fetcher* next, float* scores, int64_t scores_stride);
 };
@@ -174,11 +176,13 @@ static inline void turn_rows(const uint8_t* const* rows, int at, uint8_t* turned
 
 // -> [dims / TURN_DIMS][KV_KEYS / W][TURNED].
 template <int TYPE>
-static void turn_keys(const stored_rows& keys, int dim, line_fetcher* next, uint8_t* turned) {
+static void turn_keys(const stored_rows& keys, int head, int dim, line_fetcher* next,
+                      uint8_t* turned) {
+    const int64_t offset = (int64_t)head * keys.bytes;
     for (int key = 0; key < keys.count; key += W, turned += TURNED<TYPE>) {
         const uint8_t* rows[W];
         for (int i = 0; i < W; i++)  // keys beyond the last have nobody's scores
-            rows[i] = keys.row[key + i < keys.count ? key + i : keys.count - 1];
+            rows[i] = keys.row[key + i < keys.count ? key + i : keys.count - 1] + offset;
         for (int at = 0; at < dim; at += TURN_DIMS) {
             next->fetch(TURN_WORK);
             turn_rows<TYPE>(rows, at, turned + at / TURN_DIMS * TILE_VECTORS * TURNED<TYPE>);

@@ -108,9 +108,11 @@ void attend_part(const block_keys& keys, int32_t begin, int32_t end, int32_t fro
     const bool is_own = begin >= keys.past;
     const block_reader read_keys = key_reader(is_own ? LK_F32 : args.k_ring.type);
     const block_reader read_values = value_reader(is_own ? LK_F32 : args.v_ring.type);
+    stored_rows none;
+    none.count = 0;
     for (int32_t at = begin; at < end; at += KV_KEYS) {
         const stored_rows rows = rows_from(keys, args.k_ring, args.k, at, end);
-        read_keys(rows, dim, work->block);
+        read_keys(rows, none, dim, work->block);
         for (int32_t line = 0; line < lines; line += TILE_ROWS) {
             score_block(lower(lines - line, TILE_ROWS), work->q + (int64_t)line * dim, dim,
                         work->block, rows.count,
@@ -126,7 +128,7 @@ void attend_part(const block_keys& keys, int32_t begin, int32_t end, int32_t fro
     memset(work->part, 0, (size_t)lines * width * sizeof(float));
     for (int32_t at = begin; at < end; at += KV_KEYS) {
         const stored_rows rows = rows_from(keys, args.v_ring, args.v, at, end);
-        read_values(rows, dim, work->block);
+        read_values(rows, none, dim, work->block);
         for (int32_t line = 0; line < lines; line += TILE_ROWS) {
             value_block(lower(lines - line, TILE_ROWS),
                         work->scores + (int64_t)line * LK_KV_PART + at - begin, LK_KV_PART,
