@@ -20,7 +20,7 @@ class TensorClaims:
     scale in a tensor's blocks that is no number."""
 
     def __init__(self, gguf: GgufFile) -> None:
-        self._path = gguf.path
+        self.path = gguf.path
         self._left = dict(gguf.tensors)
         self.claimed_bytes = 0
 
@@ -28,8 +28,14 @@ class TensorClaims:
         """A tensor that must be there."""
         tensor = self.take_optional(name, *shape)
         if tensor is None:
-            raise ModelFileError(self._path, name, "this tensor is missing")
+            raise ModelFileError(self.path, name, "this tensor is missing")
         return tensor
+
+    def take_any(self, name: str, *shapes: tuple[int, ...]) -> QuantTensor:
+        """A tensor that must be there, in one of the shapes that files hold it in."""
+        found = self._left.get(name)
+        shape = next((s for s in shapes if found is not None and len(s) == len(found.shape)), None)
+        return self.take(name, *(shapes[0] if shape is None else shape))
 
     def take_optional(self, name: str, *shape: int) -> QuantTensor | None:
         """A tensor that may be absent. A size of -1 accepts any."""
@@ -41,7 +47,7 @@ class TensorClaims:
         )
         if not fits:
             raise ModelFileError(
-                self._path, name, f"has shape {list(tensor.shape)}, expected {list(shape)}"
+                self.path, name, f"has shape {list(tensor.shape)}, expected {list(shape)}"
             )
         refuse_invalid_scales(self._path, tensor)
         self.claimed_bytes += tensor.nbytes
@@ -53,16 +59,16 @@ class TensorClaims:
         for name in skipped:
             self.claimed_bytes += self._left.pop(name).nbytes
         if skipped:
-            log.info("%s: %d tensors of %s are skipped", self._path, len(skipped), what)
+            log.info("%s: %d tensors of %s are skipped", self.path, len(skipped), what)
 
     def finish(self) -> None:
         """Refuse tensors that nobody claimed; parts of other models are skipped with one line."""
         foreign = [name for name in self._left if name.startswith(_FOREIGN)]
         if foreign:
-            log.info("%s: %d tensors of another model are skipped", self._path, len(foreign))
+            log.info("%s: %d tensors of another model are skipped", self.path, len(foreign))
         unknown = [name for name in self._left if name not in foreign]
         if unknown:
             shown = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
             raise ModelFileError(
-                self._path, shown, "unknown to this architecture; the model would be wrong without"
+                self.path, shown, "unknown to this architecture; the model would be wrong without"
             )

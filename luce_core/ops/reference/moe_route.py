@@ -42,9 +42,13 @@ def moe_route(
 
 
 def expert_scores(logits: Tensor, scoring: str) -> Tensor:
-    """What experts are compared by, before a bias."""
-    values = logits.float()
-    return values if scoring == "softmax" else torch.nn.functional.softplus(values).sqrt()
+    """What experts are compared by, before a bias.
+
+    By way of float64: torch's float32 softplus gives other bits to the last elements of a tensor.
+    """
+    if scoring == "softmax":
+        return logits.float()
+    return torch.nn.functional.softplus(logits.double()).sqrt().float()
 
 
 def expert_weights(chosen: Tensor, scoring: str) -> Tensor:

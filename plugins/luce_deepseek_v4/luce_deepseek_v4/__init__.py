@@ -5,10 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from luce_core.engine import hookimpl
+from luce_core.engine import EngineSpec, LoadContext, SeqEngine, hookimpl
+from luce_deepseek_v4.settings import DeepSeekSettings
 
 if TYPE_CHECKING:
     from luce_core.ops.spec import OpSpec
+
+ARCHITECTURES = ("deepseek4",)
+
+
+def build(context: LoadContext) -> SeqEngine:
+    """Load the model of the context's file."""
+    from luce_deepseek_v4.engine import DeepSeekEngine  # torch: only once a model is wanted
+
+    return DeepSeekEngine.load(context)
+
+
+@hookimpl
+def luce_register_engines(register: Callable[[EngineSpec], None]) -> None:
+    register(
+        EngineSpec(
+            name="deepseek_v4",
+            architectures=ARCHITECTURES,
+            build=build,
+            settings=DeepSeekSettings,
+            accepts=frozenset({"cache_type_k", "cache_type_v"}),
+        )
+    )
 
 
 @hookimpl

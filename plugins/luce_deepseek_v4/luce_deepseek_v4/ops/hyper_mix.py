@@ -8,8 +8,8 @@ A row's residual is N streams X_h of D values. With y = flatten(X) / rms(flatten
     C      <- C / (column sums + hc_eps), then `iterations` - 1 times:
               C <- C / (row sums + hc_eps);  C <- C / (column sums + hc_eps)       (Sinkhorn-Knopp)
 
-Everything is float32. The output row holds pre, post, C by rows. With `head` (the last reduction
-of the streams before the model's norm) there are only the N coefficients pre.
+Kernels compute in float32. The output row holds pre, post, C by rows. With `head` (the last
+reduction of the streams before the model's norm) there are only the N coefficients pre.
 """
 
 from __future__ import annotations
@@ -37,22 +37,40 @@ def hyper_mix(
     hc_eps: float,
     iterations: int,
 ) -> None:
-    for row, flat in enumerate(x.float().flatten(1)):
-        y = flat * torch.rsqrt(flat.square().mean() + eps)
-        mixes = (fn * y).sum(-1)  # each row for itself, so that its bits are its own
-        pre, rest = mixes[:streams] * scale[0] + base[:streams], mixes[streams:]
-        out[row, :streams] = pre.sigmoid() + hc_eps
-        if head:
-            continue
-        post, comb = rest[:streams], rest[streams:].view(streams, streams)
-        post_base, comb_base = base[streams : 2 * streams], base[2 * streams :]
-        out[row, streams : 2 * streams] = 2 * (post * scale[1] + post_base).sigmoid()
-        comb = (comb * scale[2] + comb_base.view(streams, streams)).softmax(-1) + hc_eps
-        comb = comb / (comb.sum(0, keepdim=True) + hc_eps)
-        for _ in range(iterations - 1):
-            comb = comb / (comb.sum(1, keepdim=True) + hc_eps)
-            comb = comb / (comb.sum(0, keepdim=True) + hc_eps)
-        out[row, 2 * streams :] = comb.flatten()
+    mixes = torch.stack([_project(flat, fn, eps) for flat in x.float().flatten(1)])
+    pre, post, comb = _parts(mixes, streams)
+    pre_base, post_base, comb_base = _parts(base.double()[None], streams)
+    out[:, :streams] = (pre * scale[0] + pre_base).sigmoid() + hc_eps
+    if head:
+        return
+    out[:, streams : 2 * streams] = 2 * (post * scale[1] + post_base).sigmoid()
+    matrix = (comb * scale[2] + comb_base).view(-1, streams, streams)
+    raised = (matrix - matrix.amax(-1, keepdim=True)).exp()
+    matrix = raised / _sum(raised, 2) + hc_eps
+    matrix = matrix / (_sum(matrix, 1) + hc_eps)
+    for _ in range(iterations - 1):
+        matrix = matrix / (_sum(matrix, 2) + hc_eps)
+        matrix = matrix / (_sum(matrix, 1) + hc_eps)
+    out[:, 2 * streams :] = matrix.flatten(1)
+
+
+def _project(flat: Tensor, fn: Tensor, eps: float) -> Tensor:
+    """fn y of one row, so that its bits are its own; in float64, which is rounded at the end, as
+    torch's float32 functions give other bits to the last elements of a tensor."""
+    y = flat * torch.rsqrt(flat.square().mean() + eps)
+    return (fn * y).sum(-1).double()
+
+
+def _parts(mixes: Tensor, streams: int) -> tuple[Tensor, Tensor, Tensor]:
+    return mixes[:, :streams], mixes[:, streams : 2 * streams], mixes[:, 2 * streams :]
+
+
+def _sum(matrix: Tensor, dim: int) -> Tensor:
+    """In order, which `sum` does not promise."""
+    total = matrix.narrow(dim, 0, 1)
+    for place in range(1, matrix.shape[dim]):
+        total = total + matrix.narrow(dim, place, 1)
+    return total
 
 
 def mix_width(streams: int, *, head: bool) -> int:
