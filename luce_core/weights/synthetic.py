@@ -18,7 +18,7 @@ from luce_core.weights.quant.table import QuantType, quant_type
 from luce_core.weights.synthetic_blocks import random_chunks
 from luce_core.weights.synthetic_vocab import tokenizer_metadata
 
-Fill = Literal["weight", "norm", "bias", "decay"]
+Fill = Literal["weight", "norm", "bias", "decay", "numbers"]
 
 # What each architecture adds to the common dense layer, and its pre-tokenizer.
 _EXTRAS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -32,14 +32,15 @@ class TensorSpec:
     """One tensor of a synthetic model: `shape` in torch order, `fill` chooses its distribution.
 
     `weight`: mean 0, standard deviation 1/sqrt(row length), so that products keep their scale.
-    `norm`: around 1. `bias`: around 0. `decay`: around -1. `qtype` None leaves the type to the
-    writer's rules.
+    `norm`: around 1. `bias`: around 0. `decay`: around -1. `numbers`: in each row of I32, different
+    ones of 0 .. `below` - 1. `qtype` None leaves the type to the writer's rules.
     """
 
     name: str
     shape: tuple[int, ...]
     fill: Fill = "weight"
     qtype: str | None = None
+    below: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +178,20 @@ def _source(spec: TensorSpec, qtype: str, types: Mapping[str, str], seed: int) -
 
     def chunks() -> Iterable[memoryview]:
         rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
+        if spec.fill == "numbers":
+            return [_numbers(spec, rng)]
         return random_chunks(kind, values, spread, mean, rng)
 
     return TensorSource(spec.name, kind, spec.shape, chunks)
+
+
+def _numbers(spec: TensorSpec, rng: np.random.Generator) -> memoryview:
+    rows, count = math.prod(spec.shape[:-1]), spec.shape[-1]
+    if count > spec.below or spec.qtype != "I32":
+        raise ConfigError(f"{spec.name}: {count} different numbers of {spec.below} as {spec.qtype}")
+    first = rng.integers(0, spec.below, (rows, 1), dtype=np.int32)
+    numbers = (first + np.arange(count, dtype=np.int32)) % np.int32(spec.below)
+    return np.ascontiguousarray(numbers, dtype=np.int32).view(np.uint8).reshape(-1).data
 
 
 def _type_of(spec: TensorSpec, qtype: str, types: Mapping[str, str]) -> QuantType:

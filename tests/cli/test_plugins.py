@@ -140,7 +140,9 @@ def test_the_message_for_a_missing_engine_names_the_plugin_that_failed(
     install_plugin("wanted", "raise ImportError('libwanted.so is missing')")
     code, _, err = luce("serve", tiny_model, "--engine", "wanted")
     assert code == 1
-    assert "no engine 'wanted'; installed engines: llama (llama, qwen2, qwen3)" in err
+    assert re.search(
+        r"no engine 'wanted'; installed engines: .*\bllama \(llama, qwen2, qwen3\)", err
+    )
     assert "plugin wanted 0.7 did not load: ImportError: libwanted.so is missing" in err
 
 
@@ -150,7 +152,8 @@ def test_an_architecture_that_nobody_takes_is_named_with_what_there_is(luce, tmp
     path = write_random(tmp_path / "m.gguf", metadata, dense_tensors(model))
     code, _, err = luce("serve", path)
     assert code == 1
-    assert "no engine takes architecture 'mamba9'; installed engines: llama (llama, " in err
+    assert "no engine takes architecture 'mamba9'; installed engines: " in err
+    assert "llama (llama, qwen2, qwen3)" in err
 
 
 def test_without_any_plugin_the_message_says_what_to_install(luce, tiny_model, monkeypatch):
