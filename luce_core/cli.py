@@ -24,6 +24,8 @@ commands:
   serve MODEL     load a model and serve the OpenAI API; MODEL is a GGUF file, a folder of
                   shards, or pkg:package/file
   check MODEL     run the engine conformance tests on a model
+  quantize IN OUT
+                  write a model again in another quant type
   plugins         list the installed plugins, their engines and hooks
   ops             list the ops, and which provider offers kernels for them
   bench URL       measure a server of the OpenAI API, or two in turns
@@ -110,6 +112,16 @@ def _check(words: list[str]) -> int:
     return check_model(settings, plugins)
 
 
+def _quantize(words: list[str]) -> int:
+    from luce_core.quantize.options import parse_options
+
+    options = parse_options(words)
+    from luce_core.console import make_console
+    from luce_core.quantize.command import quantize_model
+
+    return quantize_model(options, make_console())
+
+
 def _list_plugins(words: list[str]) -> int:
     _take_no_words(
         "plugins",
@@ -173,6 +185,7 @@ def _version(words: list[str]) -> int:
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "serve": _serve,
     "check": _check,
+    "quantize": _quantize,
     "plugins": _list_plugins,
     "ops": _list_ops,
     "bench": _bench,

@@ -44,6 +44,7 @@ class GgufHeader:
     version: int
     metadata: Mapping[str, object]
     tensors: tuple[TensorEntry, ...]
+    value_bytes: Mapping[str, slice]  # of each metadata value with its type, in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +70,18 @@ def read_header(path: Path, data: bytes | mmap) -> GgufHeader:
     tensor_count = _read_count(source, "tensor count", MAX_TENSORS)
     key_count = _read_count(source, "metadata count", MAX_KEYS)
     metadata: dict[str, object] = {}
+    value_bytes: dict[str, slice] = {}
     for index in range(key_count):
         key = _read_name(source, f"metadata key {index}")
         if key in metadata:
             raise source.fault(key, "this metadata key occurs twice")
+        start = source.position
         metadata[key] = read_value(source, key)
+        value_bytes[key] = slice(start, source.position)
     alignment = _read_alignment(source, metadata)
     unplaced = [_read_entry(source, index, alignment) for index in range(tensor_count)]
     data_start = -(-source.position // alignment) * alignment
-    return GgufHeader(version, metadata, _place(source, unplaced, data_start))
+    return GgufHeader(version, metadata, _place(source, unplaced, data_start), value_bytes)
 
 
 def _read_version(source: HeaderBytes) -> int:

@@ -43,6 +43,13 @@ class TensorSource:
         return int(np.prod(self.shape[:-1], dtype=np.int64)) * self.qtype.row_bytes(self.shape[-1])
 
 
+@dataclass(frozen=True, slots=True)
+class StoredValue:
+    """A metadata value as a file stores it, its type first: for copies that lose nothing."""
+
+    data: bytes
+
+
 def write_gguf(
     path: Path | str,
     arch: str,
@@ -68,7 +75,7 @@ def write_file(
     """Write metadata and tensors; the file appears under its name when it is complete.
 
     Values become the smallest of uint32, int32, uint64, int64 that holds them, float32, bool or
-    string; numpy scalars and arrays keep their dtype.
+    string; numpy scalars and arrays keep their dtype, and a StoredValue everything.
     """
     path = Path(path)
     if alignment != DEFAULT_ALIGNMENT:
@@ -129,6 +136,8 @@ def _string(text: str) -> bytes:
 
 
 def _value(key: str, value: object) -> bytes:
+    if isinstance(value, StoredValue):
+        return value.data
     if isinstance(value, str):
         return struct.pack("<I", STRING) + _string(value)
     if isinstance(value, list | tuple | np.ndarray):

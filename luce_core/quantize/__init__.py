@@ -1,0 +1,1 @@
+"""`luce quantize`: a model file written again with other quant types."""
