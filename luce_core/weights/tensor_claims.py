@@ -49,7 +49,7 @@ class TensorClaims:
             raise ModelFileError(
                 self.path, name, f"has shape {list(tensor.shape)}, expected {list(shape)}"
             )
-        refuse_invalid_scales(self._path, tensor)
+        refuse_invalid_scales(self.path, tensor)
         self.claimed_bytes += tensor.nbytes
         return tensor
 

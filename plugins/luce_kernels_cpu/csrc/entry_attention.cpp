@@ -89,9 +89,11 @@ void attend_part(const row_keys& keys, bool is_recent, int32_t begin, int32_t en
     const lk_cache& cache = is_recent ? keys.args->ring : keys.args->cache;
     const int32_t dim = cache.dim, width = padded(dim);
     const block_reader read_keys = key_reader(cache.type), read_values = value_reader(cache.type);
+    stored_rows none;
+    none.count = 0;
     for (int32_t at = begin; at < end; at += KV_KEYS) {
         const stored_rows rows = rows_from(keys, is_recent, at, end);
-        read_keys(rows, dim, work->block);
+        read_keys(rows, none, dim, work->block);
         for (int32_t line = 0; line < lines; line += TILE_ROWS) {
             score_block(lines - line < TILE_ROWS ? lines - line : TILE_ROWS,
                         work->q + (int64_t)line * dim, dim, work->block, rows.count,
@@ -104,7 +106,7 @@ void attend_part(const row_keys& keys, bool is_recent, int32_t begin, int32_t en
     memset(work->part, 0, (size_t)lines * width * sizeof(float));
     for (int32_t at = begin; at < end; at += KV_KEYS) {
         const stored_rows rows = rows_from(keys, is_recent, at, end);
-        read_values(rows, dim, work->block);
+        read_values(rows, none, dim, work->block);
         for (int32_t line = 0; line < lines; line += TILE_ROWS) {
             value_block(lines - line < TILE_ROWS ? lines - line : TILE_ROWS,
                         work->scores + (int64_t)line * LK_KV_PART + at - begin, LK_KV_PART,

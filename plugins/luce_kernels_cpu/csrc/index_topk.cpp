@@ -82,10 +82,12 @@ void pick_entries(const lk_index_topk_args& args, const lk_batch* batch, int64_t
     const block_reader read_keys = key_reader(args.cache.type);
     const float* q = args.q.data + row * args.q.stride;
     const float* weights = args.weights.data + row * args.weights.stride;
+    stored_rows none;
+    none.count = 0;
     int32_t kept = 0;
     for (int32_t first = 0; first < count; first += KV_KEYS) {
         const stored_rows keys = entry_rows(args.cache, batch, segment, first, count);
-        read_keys(keys, args.cache.dim, work->block);
+        read_keys(keys, none, args.cache.dim, work->block);
         score_entries(args, q, weights, keys.count, work);
         if (kept + keys.count > work->most) {
             keep_best(work->kept, kept, top_k);
