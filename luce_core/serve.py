@@ -218,6 +218,7 @@ def describe_model(
             "n_vocab": capabilities.vocab_size,
             "size": gguf.total_bytes,
         },
+        engine_facts=getattr(loaded.engine, "facts", {}),
         providers=provider_lines(loaded),
         modes=loaded.ops.modes,
         pool=loaded.pool.explain(),

@@ -17,9 +17,9 @@ class ServedModel:
 
     `names[0]` is the real name, which replies carry; the others are aliases. `vocab_size` is that
     of the logits. `meta` holds plain JSON facts of the file (n_params, n_ctx_train, size,
-    architecture, ...), `providers` one line per bound op, `modes` how steps run (op by op or
-    replayed, and why), `pool` the sum behind the KV pool, `pacing` how many prompt rows ride beside
-    decoders, and why.
+    architecture, ...), `engine_facts` those that the engine states of itself, `providers` one line
+    per bound op, `modes` how steps run (op by op or replayed, and why), `pool` the sum behind the
+    KV pool, `pacing` how many prompt rows ride beside decoders, and why.
     """
 
     names: tuple[str, ...]
@@ -30,6 +30,7 @@ class ServedModel:
     engine: str
     device: str = "cpu"
     meta: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    engine_facts: Mapping[str, object] = field(default_factory=dict)
     providers: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
     pool: str = ""

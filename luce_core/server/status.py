@@ -55,6 +55,7 @@ def _props(serving: Serving, app: web.Application) -> dict[str, Any]:
         "model": model.name,
         "model_aliases": list(model.names[1:]),
         "engine": model.engine,
+        "engine_facts": dict(model.engine_facts),
         "device": model.device,
         "meta": dict(model.meta),
         "default_generation_settings": {

@@ -7,9 +7,17 @@ import shlex
 from typing import Any
 
 import pytest
+from luce_deepseek_v4.settings import DeepSeekSettings
 
 from luce_core.errors import ConfigError
-from luce_core.settings import Settings, parse_settings, unknown_variables
+from luce_core.settings import (
+    Settings,
+    parse_settings,
+    unknown_variables,
+    with_engine_settings,
+)
+
+SETTINGS = with_engine_settings({"deepseek_v4": DeepSeekSettings})
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +38,7 @@ def test_what_the_page_calls_accepted_is_accepted(flags: list[list[Any]]) -> Non
         assert examples, flag
         for example in examples:
             assert example.startswith((flag.strip("`"), "model.gguf"))
-            parse_settings(words_of(example))
+            parse_settings(words_of(example), SETTINGS)
 
 
 def test_what_the_page_calls_refused_is_refused_by_name(flags: list[list[Any]]) -> None:
@@ -38,7 +46,7 @@ def test_what_the_page_calls_refused_is_refused_by_name(flags: list[list[Any]]) 
     assert len(examples) >= 10
     for flag, example in examples:
         with pytest.raises(ConfigError, match=flag):
-            parse_settings(words_of(example))
+            parse_settings(words_of(example), SETTINGS)
 
 
 def test_the_launches_are_accepted(pages: dict[str, Any]) -> None:
@@ -46,7 +54,7 @@ def test_the_launches_are_accepted(pages: dict[str, Any]) -> None:
     assert len(lines) == 3
     for line in lines:
         _, _, *words = shlex.split(line)
-        settings = parse_settings(words)
+        settings = parse_settings(words, SETTINGS)
         assert settings.max_concurrency == 6
         assert settings.paged_attention
     assert settings.kv_pool_tokens == 24_576

@@ -95,6 +95,7 @@ async def test_props_tell_limits_template_pool_and_routes(client):
         assert "<|im_start|>" in props["chat_template"]
         assert props["kv_pool"]["tokens"] == 64 * 16
         assert props["limits"]["max_n"] == 5
+        assert props["engine_facts"] == {}
         assert props["prefill_rows_beside_decoders"] == server.model.pacing
         assert "POST /v1/chat/completions" in props["routes"]
 

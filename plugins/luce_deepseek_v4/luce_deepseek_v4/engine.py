@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from luce_core.kv.slot_table import Slot
 from luce_core.plan import SlotOutput, StepPlan, StepResult
 from luce_core.request import Request
 from luce_core.sampling.sampler import Sampler
-from luce_deepseek_v4.config import ModelConfig, read_config
+from luce_deepseek_v4.config import RATIOS, ModelConfig, read_config
 from luce_deepseek_v4.limits import engine_capabilities, ring_entries, scratch_bytes
 from luce_deepseek_v4.model import Model
 from luce_deepseek_v4.room import NO_ROOM, CacheTypes, Room
@@ -34,7 +34,9 @@ class Lowered(NamedTuple):
 class DeepSeekEngine:
     """One model on one device. It does not draft: a slot has one row of logits in a step."""
 
-    def __init__(self, model: Model, config: ModelConfig, context: LoadContext) -> None:
+    def __init__(
+        self, model: Model, config: ModelConfig, types: CacheTypes, context: LoadContext
+    ) -> None:
         limits = context.limits
         self._model = model
         self._device = torch.device(context.device.torch_name)
@@ -53,6 +55,7 @@ class DeepSeekEngine:
             bytes_per_slot=model.bytes_per_slot(self._ring),
             scratch=scratch_bytes(config, self._capabilities),
         )
+        self._facts = _facts(config, types, self._capabilities, self._ring)
         self._sampler: Sampler = context.sampler(model.vocab_size)
         self._buffers: BatchBuffers | None = None
         self._run: Callable[[PackedBatch], tuple[Tensor, Tensor]] = model.forward
@@ -62,7 +65,7 @@ class DeepSeekEngine:
         """Read the config, bind every op, prepare every weight."""
         types = cache_types(context.limits.cache_type_k, context.limits.cache_type_v)
         config = read_config(context.gguf)
-        return cls(Model(context, config, types), config, context)
+        return cls(Model(context, config, types), config, types, context)
 
     @property
     def capabilities(self) -> EngineCapabilities:
@@ -71,6 +74,11 @@ class DeepSeekEngine:
     @property
     def memory_need(self) -> MemoryNeed:
         return self._memory_need
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """For `/props`: layers by kind, types of what is cached, and rows of a step."""
+        return self._facts
 
     @property
     def held_slots(self) -> list[int]:
@@ -146,6 +154,23 @@ class DeepSeekEngine:
         self._slots.clear()
         self._run = self._model.forward
         self._model.allocate(NO_ROOM)
+
+
+def _facts(
+    config: ModelConfig, types: CacheTypes, capabilities: EngineCapabilities, ring: int
+) -> Mapping[str, object]:
+    return {
+        "layers": config.layers,
+        "layers_by_ratio": {str(ratio): config.ratios.count(ratio) for ratio in RATIOS},
+        "layers_routed_by_token": config.moe.hash_layers,
+        "cached_entries": types.entries,
+        "cached_indexer_entries": types.indexer,
+        "ring_entries": ring,
+        "ring_type": str(types.ring).removeprefix("torch."),
+        "step_rows": capabilities.max_step_rows,
+        "prompt_rows": capabilities.with_decode.rows_per_slot,
+        "prefill": "exact",
+    }
 
 
 def cache_types(k_type: str, v_type: str) -> CacheTypes:

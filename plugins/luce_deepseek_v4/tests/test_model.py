@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
-from luce_deepseek_v4.config import read_config
+from luce_deepseek_v4.config import RATIOS, read_config
 from luce_deepseek_v4.engine import DeepSeekEngine
 from luce_deepseek_v4.limits import engine_capabilities, scratch_bytes
 from luce_deepseek_v4.model import Model
+from luce_deepseek_v4.ops.entry_cache import EntryLayout
 from luce_deepseek_v4.room import CacheTypes
 from luce_deepseek_v4.settings import DeepSeekSettings
-from luce_deepseek_v4.synthetic import SyntheticDeepSeek, scaled_down, write_deepseek
+from luce_deepseek_v4.synthetic import (
+    V4_FLASH,
+    SyntheticDeepSeek,
+    deepseek_metadata,
+    scaled_down,
+    write_deepseek,
+)
 
 from luce_core.engine import PrefillLimits
 from luce_core.ops.record import record
 from luce_core.testing.driver import Driver, run_alone
+from luce_core.weights.typed_metadata import TypedMetadata
 
 
 @pytest.fixture(scope="module")
@@ -40,20 +50,23 @@ def test_memory_need_is_what_is_held(cache, tiny, load) -> None:
     assert asked - 128 * (7 + 1) < entries <= asked
 
 
-def test_the_launch_of_the_real_model_takes_so_much(tmp_path, context) -> None:
-    """Two layers of each kind, with real widths: entries of a token, and a slot's rings."""
-    config = read_config(context(write_deepseek(tmp_path / "m.gguf", _empty(6))).gguf)
-    assert config.ratios == (0, 0, 4, 128, 4, 128)
-    assert config.attention.compressed_rope["rotary_dim"] == 64
-
-
-def _empty(layers: int) -> SyntheticDeepSeek:
-    """Real attention, nearly nothing else."""
-    from dataclasses import replace
-
-    return replace(
-        scaled_down(layers, experts=2, vocab=320), top_k=1, inner=32, width=128, q_rank=64
-    )
+def test_the_real_model_has_the_published_layers_and_cache_sizes() -> None:
+    """2 layers of a window, 21 of ratio 4, 20 of 128; 3440 cached values of a token."""
+    metadata = TypedMetadata("V4 Flash", deepseek_metadata(V4_FLASH))
+    config = read_config(cast("Any", SimpleNamespace(metadata=metadata, tensors={})))
+    assert [config.ratios.count(ratio) for ratio in RATIOS] == [2, 21, 20]
+    assert (config.ratios[2], config.ratios[3], config.ratios[-1]) == (4, 128, 4)
+    facts = config.attention.compressed_rope
+    assert (facts["theta"], facts["factor"], facts["original_context"]) == (160000, 16, 65536)
+    assert config.attention.plain_rope == {"rotary_dim": 64, "theta": 10000}
+    block = 0
+    for ratio in config.ratios:
+        dims = {0: (), 4: (512, 128), 128: (512,)}[ratio]
+        layouts = [EntryLayout(ratio=ratio, head_dim=dim, cache_type="f16") for dim in dims]
+        block += sum(layout.bytes_per_block for layout in layouts)
+    assert block == 128 * 2 * 3440
+    assert scaled_down(6).ratios == (0, 0, 4, 128, 4, 128)
+    assert scaled_down(6).width == V4_FLASH.width
 
 
 def test_a_slot_is_cleared_when_it_is_taken(tiny, load) -> None:

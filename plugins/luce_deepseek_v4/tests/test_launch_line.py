@@ -1,0 +1,79 @@
+"""The published launch on one device runs flag for flag, on a tiny file and a CPU."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from luce_deepseek_v4.synthetic import SyntheticDeepSeek, write_deepseek
+
+PAGE = Path(__file__).parents[3] / "docs/launch_lines.md"
+LUCE = shutil.which("luce", path=Path(sys.executable).parent)
+
+
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory) -> list[str]:
+    """The words behind `luce serve`: the file, the device and the port are this test's."""
+    line = next(line for line in PAGE.read_text().splitlines() if "--ds4-prefill exact --h" in line)
+    model = SyntheticDeepSeek(context=4096)
+    path = write_deepseek(tmp_path_factory.mktemp("launch") / "model.gguf", model)
+    ours = {"DeepSeek-V4.gguf": str(path), "hip:0": "cpu", "18081": "0"}
+    return [ours.get(word, word) for word in shlex.split(line)[2:]]
+
+
+def test_every_flag_of_the_launch_is_in_the_table(launch: list[str]) -> None:
+    table = re.findall(r"^\| `(--[\w-]+)` \|", PAGE.read_text(), re.MULTILINE)
+    flags = {word for word in launch if word.startswith("--")}
+    assert len(flags) == 14
+    assert flags <= set(table)
+
+
+@pytest.fixture
+def server(launch: list[str], tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    assert LUCE is not None
+    screen = tmp_path / "screen"
+    with screen.open("wb") as out:
+        process = subprocess.Popen([LUCE, "serve", *launch], stdout=out, stderr=out)
+    yield process, screen
+    if process.poll() is None:
+        process.kill()
+    process.wait(10)
+
+
+def answer(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return json.load(reply)
+
+
+def test_the_launch_serves(server: tuple[subprocess.Popen[bytes], Path]) -> None:
+    process, screen = server
+    end = time.monotonic() + 60
+    while not (found := re.search(r"http://[\d.]+:\d+", screen.read_text())):
+        assert process.poll() is None, screen.read_text()
+        assert time.monotonic() < end, screen.read_text()
+        time.sleep(0.05)
+    body = {"model": "dflash", "prompt": "def", "max_tokens": 20, "temperature": 0}
+    reply = answer(f"{found[0]}/v1/completions", {**body, "ignore_eos": True})
+    assert reply["model"] == "dflash"
+    assert reply["usage"]["completion_tokens"] == 20
+    props = answer(f"{found[0]}/props")
+    assert props["kv_pool"]["tokens"] == 24_576
+    assert props["kv_pool"]["block_size"] == 128
+    assert props["default_generation_settings"]["n_ctx"] == 4096
+    assert props["engine_facts"]["cached_entries"] == "q4_0"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0, screen.read_text()
+    assert "Traceback" not in screen.read_text()
