@@ -34,7 +34,7 @@ class Indexer:
         )
         query = claims.take(f"{prefix}.indexer.attn_q_b.weight", heads * dim, attention.q_rank)
         self._query = ops.linear(query)
-        self._rope = ops.bind("tail_rope", **attention.compressed_rope)
+        self._rope = ops.bind("tail_rope", head_dim=dim, **attention.compressed_rope)
         weights = claims.take(f"{prefix}.indexer.proj.weight", heads, config.width)
         self._weights = ops.linear(weights, out_dtype=torch.float32)
         self._pick = ops.bind(
