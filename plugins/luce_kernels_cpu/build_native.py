@@ -42,8 +42,11 @@ _ISAS = {
     "avx512_vnni": (*_AVX512, "-mavx512vnni"),
 }
 # Where the compiler knows it, and only for what gains by it: sources that include this header.
-_AMX = (*_AVX512, "-mavx512vnni", "-mamx-tile", "-mamx-int8")
-_AMX_HEADER = "int8_wide.h"
+_AMX = (
+    *(*_AVX512, "-mavx512vnni", "-mavx512bf16", "-mavx512fp16"),
+    *("-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+)
+_AMX_HEADER = "amx.h"
 _WITH_AMX = "-DLK_WITH_AMX"
 _MOST_LINES = 12  # of a compiler's complaint, in a message
 # A kernel that is declared and nowhere defined is an error of the build, not of the first call.

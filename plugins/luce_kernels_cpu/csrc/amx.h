@@ -1,4 +1,4 @@
-// The tile instructions of AMX that int8_wide.h needs. As assembly: gcc 12's own macros let stores
+// The tile instructions of AMX. As assembly: gcc 12's own macros let stores
 // move past the tile loads that read them.
 #ifndef LUCE_AMX_H
 #define LUCE_AMX_H
@@ -37,6 +37,12 @@ static inline void tile_store(void* at, int64_t stride) {
 template <int SUM, int A, int B>
 static inline void tile_dot() {
     __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(A), "i"(B));
+}
+
+// SUM += A x B: rows of pairs of bfloat16 by columns of such pairs.
+template <int SUM, int A, int B>
+static inline void tile_dot_bf16() {
+    __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(A), "i"(B));
 }
 
 }  // namespace LK_ISA_NS

@@ -39,6 +39,14 @@ void decoded_row(const lk_weight& weight, const uint8_t* first, int64_t step, fl
     }
 }
 
+void pairs_row(const lk_weight& weight, const uint8_t* first, float* out) {
+    const Format& format = *weight.format;
+    const int64_t bytes = format.block_bytes;
+    for (int64_t i = 0; i < weight.k; ++i) {
+        format.decode(first + (i / 2 * 2 * LANES + i % 2) * bytes, out + i);
+    }
+}
+
 }  // namespace
 
 void table_row(const lk_weight& weight, int64_t row, float* out) {
@@ -48,6 +56,7 @@ void table_row(const lk_weight& weight, int64_t row, float* out) {
         case Layout::INT8: return int8_row(weight, row, out);
         case Layout::PLAIN:
             return decoded_row(weight, tile + row % LANES * bytes, LANES * bytes, out);
+        case Layout::PAIRS: return pairs_row(weight, tile + row % LANES * 2 * bytes, out);
         case Layout::BLOCKS: {
             const int64_t row_bytes = weight.tile_bytes / LANES;
             return decoded_row(weight, tile + row % LANES * row_bytes, bytes, out);

@@ -8,13 +8,34 @@ namespace lk {
 namespace {
 
 using Find = const Kernel* (*)(int32_t type);
+using FindFloat = const Kernel* (*)(Layout layout, int32_t type);
 
-#define LK_INT8_FAMILIES(NS) \
-    {NS::find_legacy_kernel, NS::find_k_kernel, NS::find_float4_kernel, NS::find_rocmfp_kernel}
+struct Families {
+    Find legacy, k, float4, rocmfp, bf16;
+    FindFloat others;
+};
 
-const Kernel* first_of(int32_t type, std::initializer_list<Find> families) {
-    for (Find find : families) {
-        if (const Kernel* kernel = find(type)) return kernel;
+#define LK_DOT_FAMILIES(NS)                                                                \
+    NS::find_legacy_kernel, NS::find_k_kernel, NS::find_float4_kernel, NS::find_rocmfp_kernel, \
+        NS::find_bf16_kernel
+
+constexpr Families AVX2{LK_DOT_FAMILIES(avx2), avx2::find_float_kernel};
+constexpr Families AVX512{LK_DOT_FAMILIES(avx512), avx512::find_float_kernel};
+constexpr Families VNNI{LK_DOT_FAMILIES(avx512_vnni), avx512_vnni::find_float_kernel};
+#if defined(LK_WITH_AMX)
+constexpr Families AMX{LK_DOT_FAMILIES(amx), avx512_vnni::find_float_kernel};
+#endif
+
+const Kernel* first_of(const Families& families, const Format& format) {
+    switch (format.layout) {
+        case Layout::INT8:
+            for (Find find : {families.legacy, families.k, families.float4, families.rocmfp}) {
+                if (const Kernel* kernel = find(format.type)) return kernel;
+            }
+            return nullptr;
+        case Layout::PAIRS: return families.bf16(format.type);
+        case Layout::PLAIN:
+        case Layout::BLOCKS: return families.others(format.layout, format.type);
     }
     return nullptr;
 }
@@ -22,22 +43,16 @@ const Kernel* first_of(int32_t type, std::initializer_list<Find> families) {
 }  // namespace
 
 const Kernel* find_kernel(Isa isa, const Format& format) {
-    const bool is_int8 = format.layout == Layout::INT8;
     switch (isa) {
-        case Isa::AVX2:
-            return is_int8 ? first_of(format.type, LK_INT8_FAMILIES(avx2))
-                           : avx2::find_float_kernel(format.layout, format.type);
-        case Isa::AVX512:
-            return is_int8 ? first_of(format.type, LK_INT8_FAMILIES(avx512))
-                           : avx512::find_float_kernel(format.layout, format.type);
+        case Isa::AVX2: return first_of(AVX2, format);
+        case Isa::AVX512: return first_of(AVX512, format);
         case Isa::AMX:
 #if defined(LK_WITH_AMX)
-            if (is_int8) return first_of(format.type, LK_INT8_FAMILIES(amx));
-#endif
+            return first_of(AMX, format);
+#else
             [[fallthrough]];
-        case Isa::AVX512_VNNI:
-            return is_int8 ? first_of(format.type, LK_INT8_FAMILIES(avx512_vnni))
-                           : avx512_vnni::find_float_kernel(format.layout, format.type);
+#endif
+        case Isa::AVX512_VNNI: return first_of(VNNI, format);
     }
     return nullptr;
 }

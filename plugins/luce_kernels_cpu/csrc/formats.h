@@ -50,6 +50,10 @@ const Format* find_k_format(int32_t type);
 const Format* find_float4_format(int32_t type);
 const Format* find_rocmfp_format(int32_t type);
 const Format* find_plain_format(int32_t type);
+// F16 and BF16 in rows of more than MOST_ROUNDED_K values.
+const Format* find_long_format(int32_t type);
+// F16 in PAIRS.
+const Format* find_split_format(int32_t type);
 const Format* find_code_book_format(int32_t type);
 
 extern const int8_t IQ4_TABLE[16];

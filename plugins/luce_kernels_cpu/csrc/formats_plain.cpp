@@ -14,6 +14,9 @@ void plain(const uint8_t* element, float* value) {
     *value = float(x);
 }
 void f16(const uint8_t* element, float* value) { *value = load_half(element); }
+void split_f16(const uint8_t* element, float* value) {
+    *value = load_half(element) * (1.0f / SPLIT_SCALE);
+}
 void bf16(const uint8_t* element, float* value) {
     *value = float_of_bits(uint32_t(load_u16(element)) << 16);
 }
@@ -52,10 +55,17 @@ constexpr Format of(int32_t type, const char* name, int32_t values, int32_t byte
             nullptr, false, decode, false};
 }
 
+constexpr Format LONG_FORMATS[] = {
+    of(1, "f16", 1, 2, Layout::BLOCKS, f16),
+    of(30, "bf16", 1, 2, Layout::BLOCKS, bf16),
+};
+
+constexpr Format SPLIT_FORMAT = of(1, "f16", 1, 2, Layout::PAIRS, split_f16);
+
 constexpr Format FORMATS[] = {
     of(0, "f32", 1, 4, Layout::PLAIN, plain<float>),
     of(1, "f16", 1, 2, Layout::PLAIN, f16),
-    of(30, "bf16", 1, 2, Layout::PLAIN, bf16),
+    of(30, "bf16", 1, 2, Layout::PAIRS, bf16),
     of(24, "i8", 1, 1, Layout::BLOCKS, plain<int8_t>),
     of(25, "i16", 1, 2, Layout::BLOCKS, plain<int16_t>),
     of(26, "i32", 1, 4, Layout::BLOCKS, plain<int32_t>),
@@ -72,6 +82,17 @@ const Format* find_plain_format(int32_t type) {
         if (format.type == type) return &format;
     }
     return nullptr;
+}
+
+const Format* find_long_format(int32_t type) {
+    for (const Format& format : LONG_FORMATS) {
+        if (format.type == type) return &format;
+    }
+    return nullptr;
+}
+
+const Format* find_split_format(int32_t type) {
+    return type == SPLIT_FORMAT.type ? &SPLIT_FORMAT : nullptr;
 }
 
 }  // namespace lk

@@ -22,8 +22,18 @@ constexpr uint64_t YMM_STATE = 0x06;
 constexpr uint64_t ZMM_STATE = 0xE6;
 constexpr uint64_t TILE_STATE = 0x60000;
 
+bool all(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
+
 #if defined(LK_WITH_AMX)
-constexpr uint32_t AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25;  // CPUID 7, edx
+// CPUID 7, edx; and of its next leaf, eax.
+constexpr uint32_t AMX_BF16 = 1u << 22, FP16 = 1u << 23, AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25;
+constexpr uint32_t AVX512_BF16 = 1u << 5;
+
+bool has_tiles(uint32_t d) {
+    uint32_t more, b, c, unused;
+    return all(d, AMX_TILE | AMX_INT8 | AMX_BF16 | FP16) &&
+           __get_cpuid_count(7, 1, &more, &b, &c, &unused) && all(more, AVX512_BF16);
+}
 
 // A process must ask Linux for tile registers once (arch_prctl(2)); its threads have them then.
 bool may_use_tiles() {
@@ -37,8 +47,6 @@ uint64_t saved_states() {
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (uint64_t(high) << 32) | low;
 }
-
-bool all(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
 int detect() {
     uint32_t a, b, c, d;
@@ -54,7 +62,7 @@ int detect() {
     if ((states & ZMM_STATE) != ZMM_STATE || !all(b, wanted)) return int(Isa::AVX2);
     if (!all(c, bit_AVX512VNNI)) return int(Isa::AVX512);
 #if defined(LK_WITH_AMX)
-    if (all(d, AMX_TILE | AMX_INT8) && (states & TILE_STATE) == TILE_STATE && may_use_tiles()) {
+    if (has_tiles(d) && (states & TILE_STATE) == TILE_STATE && may_use_tiles()) {
         return int(Isa::AMX);
     }
 #endif

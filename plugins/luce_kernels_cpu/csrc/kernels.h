@@ -8,7 +8,8 @@
 
 namespace lk {
 
-// Consecutive activation rows of one call. INT8 kernels read q, d, s and sums; others read x.
+// Consecutive activation rows of one call. INT8 kernels read q, d, s and sums; others read x, or
+// sums only.
 struct Rows {
     int count;
     const int8_t* q;
@@ -18,10 +19,16 @@ struct Rows {
     const float* x;
     int64_t q_stride, d_stride, sums_stride, x_stride;
     const uint8_t* next;  // the tile that will be read after this one, or NULL
+    int64_t k;            // values of a row
 };
 
-// `sums` and `out` have room for whole ROWS_STEP rows.
+// `out` has room for whole ROWS_STEP rows, `sums` where there are that many.
 constexpr int ROWS_STEP = 16;
+
+constexpr int64_t whole_steps(int64_t rows) {
+    return (rows + ROWS_STEP - 1) / ROWS_STEP * ROWS_STEP;
+}
+constexpr int64_t rows_of_sums(int64_t rows) { return rows < ROWS_STEP ? rows : whole_steps(rows); }
 
 struct Method {
     int32_t sums_per_block;  // 4-byte entries per row and 32 values
@@ -47,20 +54,25 @@ constexpr int DECODED_BYTES = DECODE_VALUES * LANES * 4;
 
 constexpr int64_t work_bytes(Layout layout, int64_t rows) {
     const int64_t lost = rows * LANES * 4;
-    return layout == Layout::INT8 ? 0 : layout == Layout::PLAIN ? lost : lost + DECODED_BYTES;
+    switch (layout) {
+        case Layout::PLAIN: return lost;
+        case Layout::BLOCKS: return lost + DECODED_BYTES;
+        default: return 0;
+    }
 }
 
 using QuantizeRow = void (*)(const float* x, int32_t k, int8_t* q, float* d, float* s);
 
-#define LK_DECLARE_INT8(NS)                         \
+#define LK_DECLARE_DOTS(NS)                         \
     namespace NS {                                  \
     const Kernel* find_legacy_kernel(int32_t type); \
     const Kernel* find_k_kernel(int32_t type);      \
     const Kernel* find_float4_kernel(int32_t type); \
     const Kernel* find_rocmfp_kernel(int32_t type); \
+    const Kernel* find_bf16_kernel(int32_t type);   \
     }
 #define LK_DECLARE_ISA(NS)                                                       \
-    LK_DECLARE_INT8(NS)                                                          \
+    LK_DECLARE_DOTS(NS)                                                          \
     namespace NS {                                                               \
     const Kernel* find_float_kernel(Layout, int32_t);                            \
     void quantize_row(const float* x, int32_t k, int8_t* q, float* d, float* s); \
@@ -68,8 +80,8 @@ using QuantizeRow = void (*)(const float* x, int32_t k, int8_t* q, float* d, flo
 LK_DECLARE_ISA(avx2)
 LK_DECLARE_ISA(avx512)
 LK_DECLARE_ISA(avx512_vnni)
-LK_DECLARE_INT8(amx)
-#undef LK_DECLARE_INT8
+LK_DECLARE_DOTS(amx)
+#undef LK_DECLARE_DOTS
 #undef LK_DECLARE_ISA
 
 // NULL if this instruction set has none for the format.

@@ -1,4 +1,4 @@
-// Tiles of F32, F16 and BF16 weights, and of types that are decoded as they are used, with float
+// Tiles of F32 and F16 weights, and of types that are decoded as they are used, with float
 // activations.
 //
 // Per element: values are multiplied and added in float32 in runs of 32 consecutive k, even and
@@ -21,10 +21,6 @@ struct F32 {
 struct F16 {
     static constexpr int BYTES = 2;
     static inline Floats load(const uint8_t* p) { return f_from_half(p); }
-};
-struct Bf16 {
-    static constexpr int BYTES = 2;
-    static inline Floats load(const uint8_t* p) { return f_from_bf16(p); }
 };
 
 // A row's sums so far and what rounding took from them, [rows][16] each.
@@ -172,7 +168,6 @@ void block_tile(const lk_weight& weight, int64_t tile, const Rows& rows, float* 
 
 constexpr Kernel F32_KERNEL = one_method({0, nullptr, plain_tile<F32>});
 constexpr Kernel F16_KERNEL = one_method({0, nullptr, plain_tile<F16>});
-constexpr Kernel BF16_KERNEL = one_method({0, nullptr, plain_tile<Bf16>});
 constexpr Kernel BLOCK_KERNEL = one_method({0, nullptr, block_tile});
 
 }  // namespace
@@ -182,7 +177,6 @@ const Kernel* find_float_kernel(Layout layout, int32_t type) {
     switch (type) {
         case 0: return &F32_KERNEL;
         case 1: return &F16_KERNEL;
-        case 30: return &BF16_KERNEL;
         default: return nullptr;
     }
 }

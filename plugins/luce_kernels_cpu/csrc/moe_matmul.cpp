@@ -16,7 +16,6 @@ constexpr int64_t MOST_PAIRS = 1 << 15;  // of a row and an expert, that are sor
 constexpr int64_t ALIGN = 64;
 
 int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
-int64_t whole_steps(int64_t rows) { return (rows + ROWS_STEP - 1) / ROWS_STEP * ROWS_STEP; }
 
 // Pairs of rows from `first` on, numbered row * top_k + place, by expert.
 struct Sorted {
@@ -69,12 +68,12 @@ int64_t input_bytes(const lk_weight& weight) {
 }
 
 int64_t sums_stride(const lk_weight& weight, int count) {
-    return weight.kernel->method(count).sums_per_block * (weight.k / BLOCK);
+    return weight.kernel->method(count).sums_per_block * weight.blocks();
 }
 
 int64_t group_bytes(const lk_weight& weight, int count) {
     return aligned(whole_steps(count) * LANES * 4) +
-           aligned(whole_steps(count) * sums_stride(weight, count) * 4) +
+           aligned(rows_of_sums(count) * sums_stride(weight, count) * 4) +
            work_bytes(weight.format->layout, count) + count * input_bytes(weight) + 4 * ALIGN;
 }
 
@@ -92,6 +91,7 @@ Rows gather(const lk_weight& weight, const Group& group, uint8_t* to) {
     const int64_t k = weight.k, blocks = k / BLOCK;
     Rows rows{};
     rows.count = group.count;
+    rows.k = weight.k;
     if (weight.format->layout != Layout::INT8) {
         rows.x_stride = k;
         float* x = reinterpret_cast<float*>(to);
@@ -112,7 +112,7 @@ Rows gather(const lk_weight& weight, const Group& group, uint8_t* to) {
         const int64_t row = group.row(i), at = group.input(i) * blocks;
         return Rows{1, a.xq.q + row * a.xq.q_stride + at * BLOCK,
                     a.xq.d + row * a.xq.d_stride + at, a.xq.s + row * a.xq.d_stride + at,
-                    nullptr, nullptr, 0, 0, 0, 0, nullptr};
+                    nullptr, nullptr, 0, 0, 0, 0, nullptr, 0};
     };
     if (group.count == 1) {
         const Rows only = source(0);
@@ -144,13 +144,13 @@ void run_group(const Group& group, int64_t base, int64_t begin, int64_t end, uin
     float* out = reinterpret_cast<float*>(scratch);
     scratch += aligned(whole_steps(group.count) * LANES * 4);
     int32_t* sums = reinterpret_cast<int32_t*>(scratch);
-    scratch += aligned(whole_steps(group.count) * sums_stride(weight, group.count) * 4);
+    scratch += aligned(rows_of_sums(group.count) * sums_stride(weight, group.count) * 4);
     uint8_t* work = scratch;
     scratch += aligned(work_bytes(weight.format->layout, group.count));
     Rows rows = gather(weight, group, scratch);
     rows.sums = sums;
     rows.sums_stride = sums_stride(weight, group.count);
-    if (method.prepare != nullptr) method.prepare(rows, weight.k / BLOCK, sums);
+    if (method.prepare != nullptr) method.prepare(rows, weight.blocks(), sums);
     for (int64_t tile = begin; tile < end; ++tile) {
         rows.next = tile + 1 < end ? weight.tile(base + tile + 1) : nullptr;
         method.tile(weight, base + tile, rows, out, work);

@@ -52,11 +52,18 @@ static inline Ints i_from_u8(const uint8_t* p) {
 static inline Floats f_from_half(const uint8_t* p) {
     return {_mm256_cvtph_ps(half_register(p)), _mm256_cvtph_ps(half_register(p + 16))};
 }
-static inline Floats f_from_bf16(const uint8_t* p) {
-    const __m256i lo = _mm256_cvtepu16_epi32(half_register(p));
-    const __m256i hi = _mm256_cvtepu16_epi32(half_register(p + 16));
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
-            _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
+// The 16 even and odd ones of pairs of bfloat16.
+static inline __m256i eight_pairs(const uint8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+static inline Floats f_from_even_bf16(const uint8_t* p) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(eight_pairs(p), 16)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(eight_pairs(p + 32), 16))};
+}
+static inline Floats f_from_odd_bf16(const uint8_t* p) {
+    const __m256i upper = _mm256_set1_epi32(int32_t(0xFFFF0000));
+    return {_mm256_castsi256_ps(_mm256_and_si256(eight_pairs(p), upper)),
+            _mm256_castsi256_ps(_mm256_and_si256(eight_pairs(p + 32), upper))};
 }
 static inline Floats f_from_u8(const uint8_t* p) { return f_from_ints(i_from_u8(p)); }
 static inline Floats f_from_s8(const uint8_t* p) {

@@ -34,8 +34,16 @@ static inline __m256i sixteen_words(const uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 static inline Floats f_from_half(const uint8_t* p) { return _mm512_cvtph_ps(sixteen_words(p)); }
-static inline Floats f_from_bf16(const uint8_t* p) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(sixteen_words(p)), 16));
+static inline Floats f_from_bf16(__m256i words) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+}
+// The 16 even and odd ones of pairs of bfloat16.
+static inline Floats f_from_even_bf16(const uint8_t* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+}
+static inline Floats f_from_odd_bf16(const uint8_t* p) {
+    const __m512i upper = _mm512_set1_epi32(int32_t(0xFFFF0000));
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), upper));
 }
 static inline Floats f_from_u8(const uint8_t* p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(p)));

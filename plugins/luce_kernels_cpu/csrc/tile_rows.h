@@ -36,14 +36,11 @@ struct Group {
 static inline int64_t aligned(int64_t bytes) {
     return (bytes + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
 }
-static inline int64_t whole_steps(int64_t rows) {
-    return (rows + ROWS_STEP - 1) / ROWS_STEP * ROWS_STEP;
-}
 static inline int64_t sums_stride(const lk_weight& weight, int64_t rows) {
-    return weight.kernel->method(rows).sums_per_block * (weight.k / BLOCK);
+    return weight.kernel->method(rows).sums_per_block * weight.blocks();
 }
 static inline int64_t sums_bytes(const lk_weight& weight, int64_t rows) {
-    return aligned(whole_steps(rows) * sums_stride(weight, rows) * 4);
+    return aligned(rows_of_sums(rows) * sums_stride(weight, rows) * 4);
 }
 static inline int64_t tile_out_bytes(int64_t rows) {
     return aligned(whole_steps(rows) * LANES * 4);
@@ -80,6 +77,7 @@ static inline int64_t group_rows(const Product (&products)[N], int tiles, int64_
 static inline Rows rows_of(const Product& product, int64_t first, int64_t count) {
     Rows rows{};
     rows.count = int(count);
+    rows.k = product.weight->k;
     rows.sums_stride = sums_stride(*product.weight, count);
     if (product.weight->format->layout == Layout::INT8) {
         const lk_quantized& xq = *product.xq;
@@ -98,7 +96,7 @@ static inline Rows rows_of(const Product& product, int64_t first, int64_t count)
 // Whether what `prepare` makes of a group for one product serves the other too.
 static inline bool same_sums(const Product& a, const Rows& of_a, const Product& b,
                              const Rows& of_b) {
-    return a.weight->k == b.weight->k && of_a.q == of_b.q &&
+    return a.weight->k == b.weight->k && of_a.q == of_b.q && of_a.x == of_b.x &&
            a.weight->kernel->method(of_a.count).prepare ==
                b.weight->kernel->method(of_b.count).prepare;
 }
@@ -129,7 +127,7 @@ static inline Group<N> begin_group(const Product (&products)[N], int tiles, int6
         int32_t* sums = reinterpret_cast<int32_t*>(at);
         at += sums_bytes(weight, count);
         rows.sums = sums;
-        prepare(rows, weight.k / BLOCK, sums);
+        prepare(rows, weight.blocks(), sums);
     }
     group.work = at;
     group.free = at + aligned(work);

@@ -1,4 +1,5 @@
 // lk_weight_pack: file rows into tiles, all workers at once.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -6,12 +7,14 @@
 #include "code_books.h"
 #include "error.h"
 #include "formats.h"
+#include "half.h"
 #include "kernels.h"
 #include "pool.h"
 
 namespace lk {
 namespace {
 
+constexpr int32_t F16 = 1;  // ggml's id
 constexpr int64_t ALIGN = 64;
 constexpr int64_t MAX_BYTES = int64_t(1) << 42;
 
@@ -44,18 +47,37 @@ void pack_int8_tile(const Job& job, int64_t tile, int lanes) {
     }
 }
 
-template <typename Element>
+struct Same {
+    template <typename Element>
+    Element operator()(Element x) const {
+        return x;
+    }
+};
+// Times SPLIT_SCALE: exact, and normal if not zero.
+struct Scaled {
+    uint16_t operator()(uint16_t half) const {
+        const float x = half_to_float(half) * SPLIT_SCALE;
+        uint32_t bits;
+        std::memcpy(&bits, &x, 4);
+        if ((bits & 0x7FFFFFFF) == 0) return half;
+        return uint16_t((half & 0x8000) | (((bits & 0x7FFFFFFF) >> 13) - (112u << 10)));
+    }
+};
+
+// `side` elements of a lane beside each other.
+template <typename Element, int side, class Change = Same>
 void pack_plain_tile(const Job& job, int64_t tile, int lanes) {
-    const int64_t k = job.weight->k;
     uint8_t* data = job.weight->data + tile * job.weight->tile_bytes;
-    for (int64_t i = 0; i < k; ++i) {
-        Element values[LANES] = {};
-        for (int lane = 0; lane < lanes; ++lane) {
-            std::memcpy(values + lane,
-                        job.blocks + (tile * LANES + lane) * job.row_bytes + i * sizeof(Element),
-                        sizeof(Element));
+    std::memset(data, 0, size_t(job.weight->tile_bytes));
+    for (int lane = 0; lane < lanes; ++lane) {
+        const uint8_t* row = job.blocks + (tile * LANES + lane) * job.row_bytes;
+        for (int64_t i = 0; i < job.weight->k; ++i) {
+            const int64_t at = (i / side * LANES + lane) * side + i % side;
+            Element x;
+            std::memcpy(&x, row + i * sizeof x, sizeof x);
+            x = Change()(x);
+            std::memcpy(data + at * sizeof x, &x, sizeof x);
         }
-        std::memcpy(data + i * sizeof values, values, sizeof values);
     }
 }
 
@@ -66,8 +88,15 @@ void pack_tile(const Job& job, int64_t tile) {
     switch (weight.format->layout) {
         case Layout::INT8: return pack_int8_tile(job, tile, lanes);
         case Layout::PLAIN:
-            if (weight.format->block_bytes == 4) return pack_plain_tile<uint32_t>(job, tile, lanes);
-            return pack_plain_tile<uint16_t>(job, tile, lanes);
+            if (weight.format->block_bytes == 4) {
+                return pack_plain_tile<uint32_t, 1>(job, tile, lanes);
+            }
+            return pack_plain_tile<uint16_t, 1>(job, tile, lanes);
+        case Layout::PAIRS:
+            if (weight.format->type == F16) {
+                return pack_plain_tile<uint16_t, 2, Scaled>(job, tile, lanes);
+            }
+            return pack_plain_tile<uint16_t, 2>(job, tile, lanes);
         case Layout::BLOCKS:
             std::memcpy(weight.data + tile * weight.tile_bytes,
                         job.blocks + tile * weight.tile_bytes, size_t(lanes * job.row_bytes));
@@ -92,8 +121,8 @@ void set_layout(lk_weight& weight, int64_t row_bytes) {
         weight.bytes = weight.n * row_bytes;
         return;
     }
-    if (format.layout == Layout::PLAIN) {
-        weight.tile_bytes = LANES * row_bytes;
+    if (format.layout != Layout::INT8) {
+        weight.tile_bytes = weight.blocks() * BLOCK * LANES * format.block_bytes;
     } else {
         weight.side_offset = weight.k / BLOCK * planes_bytes(format.planes);
         weight.tile_bytes =
@@ -124,6 +153,30 @@ int64_t checked_row_bytes(const Format* format, int32_t type, int64_t n, int64_t
     return row_bytes;
 }
 
+bool can_be_split(const uint8_t* halves, int64_t count) {
+    constexpr int BIASED_EXPONENT_OF_64 = 21;
+    static_assert(MOST_SPLIT == 64.0f);
+    uint16_t largest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        uint16_t half;
+        std::memcpy(&half, halves + 2 * i, 2);
+        largest = std::max(largest, uint16_t(half & 0x7FFF));
+    }
+    return largest < BIASED_EXPONENT_OF_64 << 10;
+}
+
+// How values of a file's format are kept: see weight.h.
+const Format* packed_format(const Format& format, Isa isa, int64_t k, const uint8_t* values,
+                            int64_t count) {
+    if (k > MOST_ROUNDED_K) {
+        const Format* long_format = find_long_format(format.type);
+        return long_format != nullptr ? long_format : &format;
+    }
+    const Format* split = find_split_format(format.type);
+    const bool splits = split != nullptr && find_kernel(isa, *split) != nullptr;
+    return splits && can_be_split(values, count) ? split : &format;
+}
+
 }  // namespace
 }  // namespace lk
 
@@ -134,6 +187,7 @@ extern "C" LK_API lk_weight* lk_weight_pack(lk_pool* pool, int32_t ggml_type, in
     const int64_t row_bytes = checked_row_bytes(format, ggml_type, n, k, blocks, bytes);
     if (row_bytes < 0) return nullptr;
     const Isa isa = current_isa();
+    format = packed_format(*format, isa, k, blocks, n * k);
     const Kernel* kernel = find_kernel(isa, *format);
     if (kernel == nullptr) {
         lk_fail("no %s kernel for %s", isa_name(isa), format->name);

@@ -15,7 +15,7 @@ from luce_kernels_cpu.native_op import Arg, Given, NativeOp
 from luce_kernels_cpu.native_weight import NativeWeight, pack_weight
 from luce_kernels_cpu.provider import address
 from luce_kernels_cpu.structs import Op, Quantized, Rows
-from luce_kernels_cpu.weight_types import INT8_TYPES, accepts_weight, int8_rounded
+from luce_kernels_cpu.weight_types import accepts_weight, rounded_for
 
 MOST_CHOSEN = 64  # LK_MOST_CANDIDATES
 MOST_EXPERTS = 1024  # LK_MOST_EXPERTS
@@ -82,7 +82,7 @@ def pack_experts(weight: QuantTensor | Tensor, device: torch.device) -> NativeWe
 def as_experts_read(facts: Mapping[str, Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The activations x [R, 1 or top_k, K] as products with a weight of this type take them."""
     x, route = args
-    return (int8_rounded(x) if facts["qtype"] in INT8_TYPES else x, route)
+    return (rounded_for(facts["qtype"], x), route)
 
 
 def accepts_route(facts: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from luce_core.weights.quant.grids import code_book
 from luce_kernels_cpu.views import QUANT_BLOCK
 
-# Their matmul multiplies int8 activations; that of the others float32.
+# Their matmul multiplies int8 activations; that of BF16 bfloat16, of the others float32.
 INT8_TYPES = frozenset(
     (
         *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
@@ -42,7 +42,14 @@ def accepts_weight(facts: Mapping[str, Any]) -> bool:
 
 def as_matmul_reads(facts: Mapping[str, Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The activations x [R, K] as `lk_matmul` multiplies them with a weight of this type."""
-    return (int8_rounded(args[0]),) if facts["qtype"] in INT8_TYPES else args
+    return (rounded_for(facts["qtype"], args[0]),)
+
+
+def rounded_for(qtype: str, x: Tensor) -> Tensor:
+    """Activations as products with weights of this type read them."""
+    if qtype in INT8_TYPES:
+        return int8_rounded(x)
+    return x.to(torch.bfloat16).to(x.dtype) if qtype == "BF16" else x
 
 
 def int8_rounded(x: Tensor) -> Tensor:

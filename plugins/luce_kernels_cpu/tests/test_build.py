@@ -68,10 +68,8 @@ def test_kernels_are_compiled_once_per_instruction_set(build, tmp_path) -> None:
 
 
 def test_tile_registers_are_used_where_compiler_and_source_do(build, tmp_path, monkeypatch) -> None:
-    (tmp_path / "csrc" / "int8_wide.h").write_text("")
-    (tmp_path / "csrc" / "wide.cpp").write_text(
-        '#include "int8_wide.h"\nnamespace lk::LK_ISA_NS {}\n'
-    )
+    (tmp_path / "csrc" / "amx.h").write_text("")
+    (tmp_path / "csrc" / "wide.cpp").write_text('#include "amx.h"\nnamespace lk::LK_ISA_NS {}\n')
     monkeypatch.setattr(build, "_knows_amx", lambda compiler: True)
     tiled = [unit for unit in compiled(build, tmp_path / "out.so") if unit.endswith("=amx")]
     assert tiled == ["wide.cpp -DLK_ISA_NS=amx"]

@@ -1,4 +1,4 @@
-"""The int8 dots are as near to float64 as ggml's, for the same weights and activations.
+"""Dots of rounded activations are as near to float64 as ggml's, for the same weights and inputs.
 
 LUCE_GGML_LIBRARY names the shared library of a ggml build that has its CPU kernels
 (libggml-cpu.so); it is used as any C program would.
@@ -74,7 +74,7 @@ def ggml_product(weight: QuantTensor, x: Tensor) -> Tensor:
     traits = library.ggml_get_type_traits_cpu(weight.qtype.ggml_id).contents
     quantize = library.ggml_get_type_traits_cpu(traits.dot_type).contents.from_float
     blocks, out = weight.blocks.contiguous(), torch.empty(len(x), len(weight.blocks))
-    quants = torch.empty(2 * x.shape[1], dtype=torch.uint8)  # int8 and scales take less
+    quants = torch.empty(2 * x.shape[1], dtype=torch.uint8)  # at most 16 bits a value
     result = c.c_float()
     for r, row in enumerate(x):
         quantize(row.data_ptr(), quants.data_ptr(), x.shape[1])
@@ -84,7 +84,7 @@ def ggml_product(weight: QuantTensor, x: Tensor) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize("qtype", sorted(t for t in INT8_TYPES if t in IN_GGML))
+@pytest.mark.parametrize("qtype", sorted((INT8_TYPES & IN_GGML) | {"F16", "BF16"}))
 def test_errors_are_no_larger_than_those_of_ggml(qtype: str) -> None:
     weight = random_weight(qtype, N, K)
     x = torch.randn(ROWS, K, generator=torch.Generator().manual_seed(1))
