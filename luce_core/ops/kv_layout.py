@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from luce_core.errors import ConfigError
+from luce_core.huge_pages import zeros_on_huge_pages
 from luce_core.weights.quant_types import QUANT_TYPES, dequantize
 
 _PLAIN = (("f32", torch.float32), ("f16", torch.float16), ("bf16", torch.bfloat16))
@@ -56,10 +57,10 @@ class KvLayout:
         shape = (total_blocks + 1, self.block_size, self.kv_heads)
         return KvCache(
             *(
-                torch.zeros(
+                _zeros(
                     (*shape, *_row_shape(cache_type, self.head_dim)),
-                    dtype=storage_dtype(cache_type),
-                    device=device,
+                    storage_dtype(cache_type),
+                    torch.device(device),
                 )
                 for cache_type in (self.k_type, self.v_type)
             )
@@ -75,6 +76,12 @@ class KvLayout:
             "k_type": self.k_type,
             "v_type": self.v_type,
         }
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return zeros_on_huge_pages(shape, dtype)
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def storage_dtype(cache_type: str) -> torch.dtype:

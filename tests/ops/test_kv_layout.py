@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from luce_core.errors import ConfigError
+from luce_core.huge_pages import HUGE_PAGE
 from luce_core.ops.kv_layout import CACHE_TYPES, KvLayout, decode_rows, encode_rows
 
 
@@ -60,3 +61,17 @@ def test_unknown_type_and_broken_head_size_are_refused() -> None:
         KvLayout(kv_heads=1, head_dim=64, block_size=16, k_type="q5_0")
     with pytest.raises(ConfigError, match="multiple of 32, got 80"):
         KvLayout(kv_heads=1, head_dim=80, block_size=16, v_type="q8_0")
+
+
+def test_a_large_cache_begins_at_a_huge_page_and_is_zeros() -> None:
+    layout = KvLayout(kv_heads=3, head_dim=64, block_size=16, k_type="f16", v_type="q8_0")
+    for blocks in (3, 700):
+        cache = layout.allocate(blocks)
+        for side, kind in ((cache.k, torch.float16), (cache.v, torch.uint8)):
+            assert side.shape[:3] == (blocks + 1, 16, 3)
+            assert side.dtype is kind
+            assert side.is_contiguous()
+            assert not side.any()
+    large = layout.allocate(2000).k
+    assert large.numel() * large.element_size() > HUGE_PAGE
+    assert large.data_ptr() % HUGE_PAGE == 0
