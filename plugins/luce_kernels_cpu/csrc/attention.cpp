@@ -72,6 +72,14 @@ const int32_t* segment_table(const attention_plan& plan, int32_t segment) {
     return plan.batch->block_tables + (int64_t)segment * plan.batch->table_stride;
 }
 
+// One of `heads` heads of a block; the next block's first head is read after the last.
+void read_head(block_reader read, const stored_rows& block, const stored_rows& next, int32_t head,
+               int32_t heads, int32_t dim, float* floats) {
+    stored_rows here, after;
+    read(rows_of_head(block, head, &here),
+         head + 1 < heads ? rows_of_head(block, head + 1, &after) : next, dim, floats);
+}
+
 // Scores of all lines for the keys of a part.
 void score_part(const attention_plan& plan, const attention_unit& unit, int32_t begin, int32_t end,
                 workspace* work) {
@@ -94,9 +102,7 @@ void score_part(const attention_plan& plan, const attention_unit& unit, int32_t 
                 fetcher.spread(unit.heads - head, key_work(block.count, plan.dim));
                 few.turn(block, head, plan.dim, &fetcher, (uint8_t*)work->block);
             } else {
-                read(rows_of_head(block, head),
-                     head + 1 < unit.heads ? rows_of_head(block, head + 1) : next, plan.dim,
-                     work->block);
+                read_head(read, block, next, head, unit.heads, plan.dim, work->block);
             }
             for (int32_t line = 0; line < unit.lines; line += tile) {
                 const int32_t lines = limited(unit.lines - line, tile);
@@ -161,9 +167,7 @@ void value_part(const attention_plan& plan, const attention_unit& unit, int32_t 
             if (few != nullptr) {
                 fetcher.spread(unit.heads - head, value_work(block.count, plan.width));
             } else {
-                read(rows_of_head(block, head),
-                     head + 1 < unit.heads ? rows_of_head(block, head + 1) : next, plan.dim,
-                     work->block);
+                read_head(read, block, next, head, unit.heads, plan.dim, work->block);
             }
             for (int32_t line = 0; line < unit.lines; line += tile) {
                 const int32_t lines = limited(unit.lines - line, tile);

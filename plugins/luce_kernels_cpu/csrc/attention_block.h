@@ -109,11 +109,15 @@ struct line_fetcher {
     }
 };
 
-// The rows of a later head at the same positions.
-static inline stored_rows rows_of_head(const stored_rows& rows, int32_t heads_on) {
-    stored_rows moved = rows;
-    for (int32_t key = 0; key < KV_KEYS; key++) moved.row[key] += (int64_t)heads_on * rows.bytes;
-    return moved;
+// The rows of the head that is number `head` from theirs on; `room` is for those of another.
+static inline const stored_rows& rows_of_head(const stored_rows& rows, int32_t head,
+                                              stored_rows* room) {
+    if (head == 0) return rows;
+    room->count = rows.count;
+    room->bytes = rows.bytes;
+    for (int32_t key = 0; key < KV_KEYS; key++)
+        room->row[key] = rows.row[key] + (int64_t)head * rows.bytes;
+    return *room;
 }
 
 // A row of what is read next, into the first cache.
