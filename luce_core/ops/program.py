@@ -76,6 +76,15 @@ class Bounded(Protocol):
         raise AssertionError("a protocol is never called")
 
 
+@runtime_checkable
+class Expectant(Protocol):
+    """What a compiled recording may offer to be told."""
+
+    def expect(self) -> None:
+        """A call follows in a moment. Called on any thread; the call may fail to come."""
+        raise AssertionError("a protocol is never called")
+
+
 class Replay:
     """A compiled recording as engines call it; `around` lets a profiler run it instead."""
 

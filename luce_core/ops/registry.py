@@ -24,7 +24,15 @@ from luce_core.ops.kernel import (
     no_setup,
     same_arguments,
 )
-from luce_core.ops.program import Compile, Forward, Program, Recorder, build_program
+from luce_core.ops.program import (
+    Compile,
+    Expectant,
+    Forward,
+    Program,
+    Recorder,
+    Replay,
+    build_program,
+)
 from luce_core.ops.spec import OpSpec
 from luce_core.weights.quant_types import QuantTensor
 
@@ -236,6 +244,7 @@ class OpBinder:
         self._set_up: set[Callable[[int], None]] = set()
         self._bound: list[Binding] = []
         self._programs: list[Program] = []
+        self._expect: Callable[[], None] | None = None
         if isa is not None:
             check_isa(isa, (kernel for op in registry.specs for kernel in self._candidates(op)))
 
@@ -279,6 +288,11 @@ class OpBinder:
         """How each program runs, for the start screen and `/props`."""
         return tuple(program.mode for program in self._programs)
 
+    def expect_step(self) -> None:
+        """Tell the provider that a step follows in a moment. Engines call it before they pack."""
+        if self._expect is not None:
+            self._expect()
+
     @property
     def programs(self) -> tuple[Program, ...]:
         """Every program made so far, for profilers."""
@@ -303,6 +317,8 @@ class OpBinder:
             max_blocks=max_blocks,
         )
         self._programs.append(program)
+        if isinstance(program.run, Replay) and isinstance(program.run.compiled, Expectant):
+            self._expect = program.run.compiled.expect
         return program
 
     def linear(

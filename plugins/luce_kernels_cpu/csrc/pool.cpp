@@ -34,6 +34,8 @@ constexpr int64_t kScratchAlign = 64;
 // Inside a region a wait is for something: longer than it takes to wake another worker up, which
 // is 25 to 150 us on virtual cores.
 constexpr int kBarrierSpins = 10;
+// Between a word that a region follows and the region: packing a step.
+constexpr int kRousedSpins = 5;
 constexpr int32_t kMostThreads = 1024;
 
 struct AlignedFree {
@@ -81,9 +83,13 @@ struct lk_pool {
         others.clear();
     }
 
+    void rouse() {
+        for (Arrival& start : starts) start.rouse();
+    }
+
     void serve(lk_worker* worker) {
         for (uint32_t regions = 1;; ++regions) {
-            starts[worker->index].wait_for(regions, spin, [] {});
+            starts[worker->index].wait_for(regions, spin, spin * kRousedSpins, [] {});
             if (stopping.load(std::memory_order_relaxed)) return;
             keep_apart(worker->index, worker->count);
             region(context, worker);
@@ -145,7 +151,7 @@ struct lk_pool {
         std::chrono::nanoseconds waited(0);
         const uint32_t target = arrivals[index].advance();
         for (int32_t other = 0; other < count; ++other) {
-            if (other != index) waited += arrivals[other].wait_for(target, barrier_spin, apart);
+            if (other != index) waited += arrivals[other].wait_for(target, barrier_spin, barrier_spin, apart);
         }
         if (index == 0) slept += waited;
     }
@@ -200,6 +206,10 @@ int32_t lk_pool_threads(const lk_pool* pool) { return pool->threads; }
 void lk_pool_keep_all(lk_pool* pool, int32_t keep) {
     std::lock_guard<std::mutex> lock(pool->one_region);
     pool->crew.keep_all(keep != 0);
+}
+
+void lk_pool_rouse(lk_pool* pool) {
+    if (pool->owner == getpid()) pool->rouse();
 }
 
 int lk_pool_run(lk_pool* pool, lk_region region, void* context) {

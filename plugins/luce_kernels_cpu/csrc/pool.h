@@ -11,4 +11,8 @@ typedef void (*lk_region)(void* context, lk_worker* worker);
 // that was forked after the pool was made: its threads are not there.
 int lk_pool_run(lk_pool* pool, lk_region region, void* context);
 
+// A region follows in a moment: workers that sleep are woken, and spin for it somewhat longer than
+// between regions. Any thread, at any time.
+extern "C" LK_API void lk_pool_rouse(lk_pool* pool);
+
 #endif

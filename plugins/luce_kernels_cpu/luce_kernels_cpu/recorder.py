@@ -44,6 +44,8 @@ class NativeProgram:
     ) -> None:
         self._owner = owner
         self._run = owner.library.lk_tape_run
+        # It keeps the GIL: to get it back may take longer than the call.
+        self._rouse = c.PYFUNCTYPE(None, c.c_void_p)(("lk_pool_rouse", owner.library))
         self._graph = graph  # keeps weights and caches alive, whose addresses the tape holds
         self.names = tuple(record.op.name.lower() for record in graph.records)
         plan = schedule(graph, overlap=overlap)
@@ -83,6 +85,10 @@ class NativeProgram:
         if self._run(self._tape, self._owner.pool, self._batch_address, None):
             raise StepFault(last_error(self._owner.library))
         return self._results(batch)
+
+    def expect(self) -> None:
+        """A call follows in a moment: wake the workers, which takes as long as packing a batch."""
+        self._rouse(self._owner.pool)
 
     def profile(self, batch: PackedBatch) -> dict[str, float]:
         """Run the batch for the clock alone: seconds by op, barriers included. Repeats what the

@@ -60,6 +60,8 @@ int run_many(lk_pool* pool, int threads, int64_t regions) {
         if (lk_pool_run(pool, neighbours, &shared)) return 3;
         if (!shared.fits(threads)) return 4;
         if (region % 64 == 63) usleep(200);  // long enough for all to sleep
+        if (region % 128 == 127) lk_pool_rouse(pool);
+        if (region % 256 == 255) usleep(600);  // long enough for all to sleep again
     }
     return 0;
 }

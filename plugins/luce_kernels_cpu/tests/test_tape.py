@@ -117,6 +117,30 @@ def test_a_profile_names_every_op_and_repeats_the_step(load, tiny, stepper) -> N
     assert torch.equal(replayed.run(plan, drafts), first)
 
 
+def test_workers_are_told_of_a_step_whether_it_comes_or_not(load, tiny, stepper) -> None:
+    """An engine without a program has nobody to tell."""
+    steps = [stepper(load(tiny(), recorded=recorded)) for recorded in (True, False)]
+    plan, drafts = plans()[0]
+    told = []
+    steps[0].engine._ops._expect = lambda: told.append(program(steps[0].engine).expect())
+    results = []
+    for each in steps:
+        for _ in range(3):
+            each.engine._ops.expect_step()
+        results.append(each.run(plan, drafts))
+    assert torch.equal(*results)
+    assert told == [None] * 3
+
+
+def test_engines_tell_before_they_pack(load, tiny, stepper) -> None:
+    engine = load(tiny())
+    assert engine._ops._expect == program(engine).expect
+    told = []
+    engine._ops._expect = lambda: told.append("told")
+    engine.lower_plan(StepPlan(1))
+    assert told == ["told"]
+
+
 def test_an_op_bound_elsewhere_is_named_and_the_step_runs_op_by_op(load, tiny) -> None:
     engine = load(tiny(), overrides={"swiglu": "reference"})
     (mode,) = engine._ops.modes

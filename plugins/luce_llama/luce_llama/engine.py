@@ -136,6 +136,7 @@ class LlamaEngine:
     @hookimpl
     def lower_plan(self, plan: StepPlan) -> Lowered:
         assert self._buffers is not None
+        self._ops.expect_step()
         drafts = self._propose(plan)
         slot_ids = plan.slot_ids
         read = self._sampler.reads_logits(slot_ids)

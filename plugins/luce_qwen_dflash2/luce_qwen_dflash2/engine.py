@@ -184,6 +184,7 @@ class QwenEngine:
 
     @hookimpl
     def lower_plan(self, plan: StepPlan) -> Lowered:
+        self._ops.expect_step()
         waits = self._drafting is not None and any(row.max_draft for row in plan.decode)
         return Lowered(plan, None if waits else self._pack(plan, _NO_DRAFTS))
 
