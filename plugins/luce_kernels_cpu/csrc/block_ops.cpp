@@ -1,4 +1,5 @@
-// What a block draft does beside projections: staged rows, its convolution, writes of its rings.
+// What a block draft does beside projections: rows that outlive their step, its convolution, writes
+// of its rings.
 #include <string.h>
 
 #include "hybrid_kernels.h"
@@ -44,11 +45,22 @@ void dynamic_conv(const void* record, const lk_batch* batch, lk_worker* worker) 
     }
 }
 
-void stage_rows(const void* record, const lk_batch* batch, lk_worker* worker) {
-    const lk_stage_rows_args& args = *(const lk_stage_rows_args*)record;
+void put_rows(const void* record, const lk_batch* batch, lk_worker* worker) {
+    const lk_put_rows_args& args = *(const lk_put_rows_args*)record;
     const lk_range share = lk_share(batch->rows, worker);
     for (int64_t row = share.begin; row < share.end; row++) {
-        memcpy(args.out.data + row * args.out.stride, args.stage + row * args.out.width,
+        float* place = args.at.buffer + (int64_t)args.at.places[row] * args.at.width;
+        memcpy(place + args.column, args.x.data + row * args.x.stride,
+               (size_t)args.x.width * sizeof(float));
+    }
+}
+
+void take_rows(const void* record, const lk_batch* batch, lk_worker* worker) {
+    const lk_take_rows_args& args = *(const lk_take_rows_args*)record;
+    const lk_range share = lk_share(batch->rows, worker);
+    for (int64_t row = share.begin; row < share.end; row++) {
+        memcpy(args.out.data + row * args.out.stride,
+               args.at.buffer + (int64_t)args.at.places[row] * args.at.width,
                (size_t)args.out.width * sizeof(float));
     }
 }

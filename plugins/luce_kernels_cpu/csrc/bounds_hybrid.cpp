@@ -104,10 +104,23 @@ int check_sigmoid_gate(const lk_sigmoid_gate_args& args) {
                    args.gate.width, args.out.width);
 }
 
-int add_stage(lk_bounds* bounds, const lk_stage_rows_args& args) {
-    if (args.max_rows < 1) return lk_fail("stage_rows: a buffer of %d rows", args.max_rows);
-    lk_narrow(&bounds->staged_rows, args.max_rows);
+int add_places(lk_bounds* bounds, const char* op, const lk_places& at, int32_t column,
+               int32_t width) {
+    if (at.max_rows < 1 || at.rows < 1 || column < 0 || width > at.width - column) {
+        return lk_fail("%s: %d columns from %d on of %d rows of %d, %d places", op, width, column,
+                       at.rows, at.width, at.max_rows);
+    }
+    lk_narrow(&bounds->staged_rows, at.max_rows);
+    add_values(bounds, {"places", at.places, at.rows, false});
     return 0;
+}
+
+int add_put_rows(lk_bounds* bounds, const lk_put_rows_args& args) {
+    return add_places(bounds, "put_rows", args.at, args.column, args.x.width);
+}
+
+int add_take_rows(lk_bounds* bounds, const lk_take_rows_args& args) {
+    return add_places(bounds, "take_rows", args.at, 0, args.out.width);
 }
 
 int add_dynamic_conv(lk_bounds* bounds, const lk_dynamic_conv_args& args) {
@@ -270,8 +283,10 @@ int lk_bounds_add_hybrid(lk_bounds* bounds, int32_t op, const void* args) {
             return check_gated_norm(*static_cast<const lk_gated_norm_args*>(args));
         case LK_OP_SIGMOID_GATE:
             return check_sigmoid_gate(*static_cast<const lk_sigmoid_gate_args*>(args));
-        case LK_OP_STAGE_ROWS:
-            return add_stage(bounds, *static_cast<const lk_stage_rows_args*>(args));
+        case LK_OP_PUT_ROWS:
+            return add_put_rows(bounds, *static_cast<const lk_put_rows_args*>(args));
+        case LK_OP_TAKE_ROWS:
+            return add_take_rows(bounds, *static_cast<const lk_take_rows_args*>(args));
         case LK_OP_DYNAMIC_CONV:
             return add_dynamic_conv(bounds, *static_cast<const lk_dynamic_conv_args*>(args));
         case LK_OP_RING_WRITE:

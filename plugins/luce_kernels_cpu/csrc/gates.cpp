@@ -69,18 +69,6 @@ void sigmoid_gate(const void* record, const lk_batch* batch, lk_worker* worker) 
     }
 }
 
-void join(const void* record, const lk_batch* batch, lk_worker* worker) {
-    const lk_join_args& args = *(const lk_join_args*)record;
-    const lk_range share = lk_share(lk_row_count(&args.left, batch), worker);
-    for (int64_t row = share.begin; row < share.end; row++) {
-        float* out = args.out.data + row * args.out.stride;
-        memcpy(out, args.left.data + row * args.left.stride,
-               (size_t)args.left.width * sizeof(float));
-        memcpy(out + args.left.width, args.right.data + row * args.right.stride,
-               (size_t)args.right.width * sizeof(float));
-    }
-}
-
 void affine(const void* record, const lk_batch* batch, lk_worker* worker) {
     const lk_affine_args& args = *(const lk_affine_args*)record;
     const int64_t chunks = (args.x.width + CHUNK - 1) / CHUNK;

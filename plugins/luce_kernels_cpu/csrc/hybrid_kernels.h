@@ -12,9 +12,9 @@
     EACH(gated_delta_replay)    \
     EACH(gated_norm)            \
     EACH(sigmoid_gate)          \
-    EACH(join)                  \
+    EACH(put_rows)              \
     EACH(affine)                \
-    EACH(stage_rows)            \
+    EACH(take_rows)             \
     EACH(dynamic_conv)          \
     EACH(ring_write)            \
     EACH(draft_attention)       \

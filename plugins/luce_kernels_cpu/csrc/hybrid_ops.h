@@ -80,8 +80,6 @@ typedef struct lk_sigmoid_gate_args {
     lk_quantized quantized;
 } lk_sigmoid_gate_args;
 
-typedef struct lk_join_args { lk_rows left, right, out; } lk_join_args;
-
 typedef struct lk_affine_args {
     lk_rows x;
     const float* scale;  // [1]
@@ -89,12 +87,24 @@ typedef struct lk_affine_args {
     lk_rows out;
 } lk_affine_args;
 
-// The first rows of a buffer that the host fills before a step.
-typedef struct lk_stage_rows_args {
-    const float* stage;  // [max_rows, width of out]
-    int32_t max_rows;
+// Rows that outlive their step, at places that the host says.
+typedef struct lk_places {
+    float* buffer;          // [rows, width]
+    const int32_t* places;  // [max_rows]: the buffer's row of each row of the batch
+    int32_t rows, width, max_rows;
+} lk_places;
+
+// x into the columns from `column` on.
+typedef struct lk_put_rows_args {
+    lk_rows x;
+    lk_places at;
+    int32_t column;
+} lk_put_rows_args;
+
+typedef struct lk_take_rows_args {
+    lk_places at;
     lk_rows out;
-} lk_stage_rows_args;
+} lk_take_rows_args;
 
 // Row i of a segment: the sum over t of (base[t] + delta[i, t, group of the value]) * x[i - t].
 typedef struct lk_dynamic_conv_args {
@@ -195,9 +205,9 @@ void lk_gated_delta(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_gated_delta_replay(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_gated_norm(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_sigmoid_gate(const void* args, const lk_batch* batch, lk_worker* worker);
-void lk_join(const void* args, const lk_batch* batch, lk_worker* worker);
+void lk_put_rows(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_affine(const void* args, const lk_batch* batch, lk_worker* worker);
-void lk_stage_rows(const void* args, const lk_batch* batch, lk_worker* worker);
+void lk_take_rows(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_dynamic_conv(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_ring_write(const void* args, const lk_batch* batch, lk_worker* worker);
 void lk_draft_attention(const void* args, const lk_batch* batch, lk_worker* worker);

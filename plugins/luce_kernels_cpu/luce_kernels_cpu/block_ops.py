@@ -1,4 +1,4 @@
-"""Ops of block drafts: staged rows, their convolution, rings and attention over them."""
+"""Ops of block drafts: rows that outlive their step, convolution, rings, attention over them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,22 @@ _RING_TYPES = MappingProxyType(
 )
 
 
-class StageRowsArgs(c.Structure):
-    _fields_ = [("stage", c.c_void_p), ("max_rows", c.c_int32), ("out", Rows)]
+class Places(c.Structure):
+    _fields_ = [
+        ("buffer", c.c_void_p),
+        ("places", c.c_void_p),
+        ("rows", c.c_int32),
+        ("width", c.c_int32),
+        ("max_rows", c.c_int32),
+    ]
+
+
+class PutRowsArgs(c.Structure):
+    _fields_ = [("x", Rows), ("at", Places), ("column", c.c_int32)]
+
+
+class TakeRowsArgs(c.Structure):
+    _fields_ = [("at", Places), ("out", Rows)]
 
 
 class DynamicConvArgs(c.Structure):
@@ -63,9 +77,19 @@ def ring_view(ring: Tensor) -> Cache:
     return Cache(ring.data_ptr(), _RING_TYPES[ring.dtype], kv_heads, dim, size, slots * size)
 
 
-def _stage_rows(given: Given) -> c.Structure:
-    stage = given.tensors["stage"]
-    return StageRowsArgs(cache_address(stage), stage.shape[0], given.rows["out"])
+def _places(given: Given) -> Places:
+    buffer, places = given.tensors["buffer"], given.tensors["places"]
+    return Places(
+        cache_address(buffer), cache_address(places, torch.int32), *buffer.shape, places.shape[0]
+    )
+
+
+def _put_rows(given: Given) -> c.Structure:
+    return PutRowsArgs(given.rows["x"], _places(given), given.facts["column"])
+
+
+def _take_rows(given: Given) -> c.Structure:
+    return TakeRowsArgs(_places(given), given.rows["out"])
 
 
 def _dynamic_conv(given: Given) -> c.Structure:
@@ -110,10 +134,16 @@ def _draft_attention(given: Given) -> c.Structure:
 
 BLOCK_OPS = (
     NativeOp(
-        name="stage_rows",
-        code=Op.STAGE_ROWS,
-        args={"batch": Arg.BATCH, "stage": Arg.READ, "out": Arg.TOKENS},
-        fill=_stage_rows,
+        name="put_rows",
+        code=Op.PUT_ROWS,
+        args={"x": Arg.TOKENS, "batch": Arg.BATCH, "places": Arg.READ, "buffer": Arg.WRITTEN},
+        fill=_put_rows,
+    ),
+    NativeOp(
+        name="take_rows",
+        code=Op.TAKE_ROWS,
+        args={"batch": Arg.BATCH, "places": Arg.READ, "buffer": Arg.READ, "out": Arg.TOKENS},
+        fill=_take_rows,
     ),
     NativeOp(
         name="dynamic_conv",

@@ -27,10 +27,6 @@ class SigmoidGateArgs(c.Structure):
     _fields_ = [("x", Rows), ("gate", Rows), ("out", Rows), ("quantized", Quantized)]
 
 
-class JoinArgs(c.Structure):
-    _fields_ = [("left", Rows), ("right", Rows), ("out", Rows)]
-
-
 class AffineArgs(c.Structure):
     _fields_ = [("x", Rows), ("scale", c.c_void_p), ("bias", c.c_void_p), ("out", Rows)]
 
@@ -51,10 +47,6 @@ def _gated_norm(given: Given) -> c.Structure:
 def _sigmoid_gate(given: Given) -> c.Structure:
     rows = given.rows
     return SigmoidGateArgs(rows["x"], rows["gate"], rows["out"], given.quantized)
-
-
-def _join(given: Given) -> c.Structure:
-    return JoinArgs(given.rows["left"], given.rows["right"], given.rows["out"])
 
 
 def _affine(given: Given) -> c.Structure:
@@ -86,12 +78,6 @@ GATE_OPS = (
         args={"x": Arg.ANY, "gate": Arg.ANY, "out": Arg.ANY},
         fill=_sigmoid_gate,
         int8_group=_whole_row,
-    ),
-    NativeOp(
-        name="join",
-        code=Op.JOIN,
-        args={"left": Arg.ANY, "right": Arg.ANY, "out": Arg.ANY},
-        fill=_join,
     ),
     NativeOp(
         name="affine",

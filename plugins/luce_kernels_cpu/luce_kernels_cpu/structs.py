@@ -29,9 +29,9 @@ class Op(IntEnum):
     GATED_DELTA_REPLAY = 15
     GATED_NORM = 16
     SIGMOID_GATE = 17
-    JOIN = 18
+    PUT_ROWS = 18
     AFFINE = 19
-    STAGE_ROWS = 20
+    TAKE_ROWS = 20
     DYNAMIC_CONV = 21
     RING_WRITE = 22
     DRAFT_ATTENTION = 23

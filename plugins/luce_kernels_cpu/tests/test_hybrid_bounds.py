@@ -135,6 +135,32 @@ def test_a_ring_row_that_is_not_there_is_named(row: int, ops: OpBinder) -> None:
         write(kv, kv, batch, ints(0, 1), *rings)
 
 
+def put_rows(ops: OpBinder, batch: Any, places: Tensor) -> None:
+    ops.bind("put_rows", column=4)(zeros(3, 8), batch, places, zeros(6, 12))
+
+
+def take_rows(ops: OpBinder, batch: Any, places: Tensor) -> None:
+    ops.bind("take_rows")(batch, places, zeros(6, 12))
+
+
+@pytest.mark.parametrize("run", [put_rows, take_rows])
+@pytest.mark.parametrize("row", [-1, 6])
+def test_a_place_that_is_not_there_is_named(run: Any, row: int, ops: OpBinder) -> None:
+    batch = blocks.block_batch([(0, 3)], CPU)
+    run(ops, batch, ints(5, 0, 2, row))
+    with pytest.raises(StepFault, match=rf"places\[1\] must be in 0..5, got {row}"):
+        run(ops, batch, ints(5, row, 2))
+    with pytest.raises(StepFault, match="rows is 3, but the buffers that the host fills hold 2"):
+        run(ops, batch, ints(5, 0))
+
+
+@pytest.mark.parametrize("column", [-1, 5])
+def test_columns_that_are_not_there_are_refused(column: int, ops: OpBinder) -> None:
+    put = ops.bind("put_rows", column=column)
+    with pytest.raises(StepFault, match=rf"put_rows: 8 columns from {column} on of 6 rows of 12"):
+        put(zeros(3, 8), blocks.block_batch([(0, 3)], CPU), ints(5, 0, 2), zeros(6, 12))
+
+
 @pytest.mark.parametrize("run", [run_draw, run_select])
 def test_a_block_with_more_rows_than_noise_keys_is_refused(run: Any, ops: OpBinder) -> None:
     run(ops, blocks.block_batch([(5, 5)], CPU))

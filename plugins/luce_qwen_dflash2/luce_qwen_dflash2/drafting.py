@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-
-from torch import Tensor
 
 from luce_core.errors import EngineDead
 from luce_core.plan import DecodeRow, StepPlan
@@ -33,7 +32,13 @@ class Drafting:
     """
 
     def __init__(
-        self, draft: Draft | None, source: DraftSource | None, widths: Widths, sampler: Sampler
+        self,
+        draft: Draft | None,
+        source: DraftSource | None,
+        widths: Widths,
+        sampler: Sampler,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         assert draft is not None or source is not None
         self._widths = widths
@@ -43,7 +48,12 @@ class Drafting:
         self._watch = AcceptanceWatch()
         self._new: set[int] = set()  # admitted, and no rows of theirs have been seen
         self._lost: set[int] = set()
+        self._rest = self._rested = 0  # steps that need not choose widths, and did not
+        self._resting: list[int] = []  # as long as these slots go on decoding
         self._has_failed = False
+        self._clock = clock
+        self._began = 0.0  # when the step began whose widths were chosen last
+        self._plain = 0  # how many slots it has, if it drafts nothing and carries no prompt
 
     @property
     def held_slots(self) -> set[int]:
@@ -57,6 +67,7 @@ class Drafting:
 
     def admit(self, slot_id: int) -> None:
         self._forget(slot_id)
+        self._rest = self._plain = 0
         self._new.add(slot_id)
         self._widths.admit(slot_id)
 
@@ -72,6 +83,12 @@ class Drafting:
 
     def propose(self, plan: StepPlan, requests: Mapping[int, Request]) -> dict[int, list[int]]:
         """Drafts by slot id for the decode rows of a plan, all of them that `accept` could take."""
+        slot_ids = [row.slot_id for row in plan.decode]
+        if self._rest and slot_ids == self._resting and not plan.prefill:
+            self._rest -= 1
+            self._rested += 1
+            return {}
+        self._end_rest()
         spaces = [(row.slot_id, self._room(row)) for row in plan.decode]
         room = {slot_id: space for slot_id, space in spaces if space}
         if not room:
@@ -79,6 +96,9 @@ class Drafting:
         others = len(plan.decode) - len(room)
         widths = self._widths.choose(room, others=others, with_prompts=bool(plan.prefill))
         if not widths:
+            if not plan.prefill:
+                self._rest, self._resting = self._widths.rest(), slot_ids
+                self._plain = len(slot_ids)
             return {}
         noise = self._sampler.draft_noise
         try:
@@ -96,6 +116,17 @@ class Drafting:
         slot_ids = [anchor.slot_id for anchor in anchors]
         clipped = self._sampler.clip_drafts(slot_ids, proposed)
         return {slot: tokens for slot, tokens in zip(slot_ids, clipped, strict=True) if tokens}
+
+    def _end_rest(self) -> None:
+        """What came since the last choice of widths was of one kind."""
+        now = self._clock()
+        if self._plain:
+            steps = 1 + self._rested
+            self._widths.took(self._plain, (now - self._began) / steps, steps=steps)
+        if self._rested:
+            self._widths.rested(self._rested)
+        self._rest = self._rested = 0
+        self._began, self._plain = now, 0
 
     def _room(self, row: DecodeRow) -> int:
         """Drafts that the plan, the draft's context and what it has seen of the slot allow."""
@@ -119,32 +150,40 @@ class Drafting:
             ]
         return tokens
 
-    def settle(
-        self,
-        plan: StepPlan,
-        drafts: Drafts,
-        accepted: Mapping[int, Accepted],
-        features: Tensor | None,
-    ) -> None:
-        """After a step: the draft takes in the rows that stay, `features` [T, F] of all rows, and
-        the widths learn what was accepted."""
+    def open(self, rows: int) -> None:
+        """Before the target's pass over so many rows, whose features the draft will take in."""
+        draft = self._draft
+        if draft is None:
+            return
+        try:
+            draft.open(rows)
+        except EngineDead:
+            raise
+        except Exception:
+            self._lost.update(draft.held_slots)
+            draft.drop()
+            draft.open(rows)
+            self._failed("take in what has waited; its slots draft no more")
+
+    def settle(self, plan: StepPlan, drafts: Drafts, accepted: Mapping[int, Accepted]) -> None:
+        """After a step: the draft keeps what stays, the widths learn what was accepted."""
+        if plan.prefill:
+            self._plain = 0
         for slot_id, tokens in drafts.items():
             if accepted[slot_id].error is None:
                 count = len(accepted[slot_id].tokens) - 1
                 self._widths.learn(slot_id, len(tokens), count)
                 self._watch.add(len(tokens), count)
-        if self._draft is None or features is None:
+        if self._draft is None:
+            return
+        if not (drafts or plan.prefill or self._new or self._lost):
+            # Of a slot that failed, which is about to be retired, a row more does not matter.
+            self._draft.keep_all(plan.decode)
             return
         kept = self._kept(plan, drafts, accepted)
         if self._new:
             self._begin(kept)
-        try:
-            self._draft.inject(features, kept)
-        except EngineDead:
-            raise
-        except Exception:
-            self._lost.update(each.slot_id for each in kept)
-            self._failed("take in a step; its slots draft no more")
+        self._draft.keep(kept)
 
     def _begin(self, kept: Sequence[Kept]) -> None:
         """New slots begin at the first of their rows."""

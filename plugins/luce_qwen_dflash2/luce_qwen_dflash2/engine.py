@@ -19,6 +19,7 @@ from luce_core.sampling.sampler import Sampler
 from luce_core.weights.tensor_claims import TensorClaims
 from luce_qwen_dflash2.config import ModelConfig, read_config
 from luce_qwen_dflash2.draft.config import TargetShape
+from luce_qwen_dflash2.draft.draft import Draft
 from luce_qwen_dflash2.draft.loaded import LoadedDraft, read_target_layers
 from luce_qwen_dflash2.drafting import Drafting, Drafts, DraftSource
 from luce_qwen_dflash2.limits import engine_capabilities, scratch_bytes
@@ -137,7 +138,10 @@ class QwenEngine:
             max_draft=capabilities.max_draft,
             device=self._device,
         )
-        self._model.allocate(room)
+        draft = None
+        if self._loaded_draft is not None:
+            draft = self._loaded_draft.allocate(max_step_rows=capabilities.max_step_rows)
+        self._model.allocate(room, None if draft is None else draft.backlog)
         self._buffers = BatchBuffers(
             max_rows=capabilities.max_step_rows,
             max_slots=capabilities.max_slots,
@@ -149,7 +153,7 @@ class QwenEngine:
         self._run = self._program(self._model.forward)
         if capabilities.max_draft:
             self._replay = self._program(self._model.replay)
-            self._drafting = self._new_drafting(total_blocks)
+            self._drafting = self._new_drafting(draft, total_blocks)
 
     def _program(self, forward: Callable[[PackedBatch], Any]) -> Callable[[PackedBatch], Any]:
         capabilities, buffers = self._capabilities, self._buffers
@@ -162,10 +166,9 @@ class QwenEngine:
             max_blocks=buffers.max_blocks,
         ).run
 
-    def _new_drafting(self, total_blocks: int) -> Drafting | None:
-        if self._loaded_draft is None and self._source is None:
+    def _new_drafting(self, draft: Draft | None, total_blocks: int) -> Drafting | None:
+        if draft is None and self._source is None:
             return None
-        draft = None if self._loaded_draft is None else self._loaded_draft.allocate()
         everything = FixedWidths(self._capabilities.max_draft)
         drafting = Drafting(draft, self._source, self._widths or everything, self._sampler)
         if draft is not None and self._widths is None:
@@ -204,7 +207,9 @@ class QwenEngine:
             assert drafting is not None
             drafts = drafting.propose(plan, self._requests)
             batch = self._pack(plan, drafts)
-        logits, greedy, *features = self._run(batch)
+        if drafting is not None:
+            drafting.open(batch.rows)
+        logits, greedy = self._run(batch)
         slot_ids = plan.slot_ids
         tokens = [drafts.get(slot_id, ()) for slot_id in slot_ids]
         cu_logits = _logit_starts(plan, drafts)
@@ -213,7 +218,7 @@ class QwenEngine:
         if drafts:
             self._commit(batch, accepted)
         if drafting is not None:
-            drafting.settle(plan, drafts, accepted, features[0] if features else None)
+            drafting.settle(plan, drafts, accepted)
         return StepResult(
             {
                 slot_id: SlotOutput(each.tokens, each.logprobs, len(drafted), each.error)
@@ -271,12 +276,12 @@ def _memory_need(
     draft: LoadedDraft | None,
 ) -> MemoryNeed:
     """Recurrent state, replay logs and rings of a slot; the draft's own scratch apart."""
-    memory = None if draft is None else draft.memory
-    features = 0 if draft is None else len(draft.target_layers)
+    max_step_rows = capabilities.max_step_rows
+    memory = None if draft is None else draft.memory(max_step_rows=max_step_rows)
     return MemoryNeed(
         bytes_per_token=model.bytes_per_token,
         bytes_per_slot=model.bytes_per_slot(capabilities.max_draft)
         + (0 if memory is None else memory.per_slot),
         draft=0 if memory is None else memory.scratch,
-        scratch=scratch_bytes(config, capabilities, features=features),
+        scratch=scratch_bytes(config, capabilities),
     )

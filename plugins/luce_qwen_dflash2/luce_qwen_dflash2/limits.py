@@ -41,9 +41,8 @@ def engine_capabilities(
     )
 
 
-def scratch_bytes(config: ModelConfig, capabilities: EngineCapabilities, *, features: int) -> int:
-    """Activations of the widest step, its logits with the sampler's copies, and the residual
-    streams of `features` layers with what joining them one by one leaves behind.
+def scratch_bytes(config: ModelConfig, capabilities: EngineCapabilities) -> int:
+    """Activations of the widest step, and its logits with the sampler's copies.
 
     A recorded pass reuses its buffers whole: a mixer's do not lie where the larger ones of a
     feed-forward layer do, so that both count, and of what is reused up to a fifth lies idle.
@@ -53,7 +52,6 @@ def scratch_bytes(config: ModelConfig, capabilities: EngineCapabilities, *, feat
     if moe is not None:
         feed = 3 * moe.shared_inner + moe.experts + moe.top_k * (3 * moe.inner + config.width)
     mixer = max(2 * delta.channels + 2 * delta.value_width, 5 * config.heads * config.head_dim)
-    joined = sum(range(2, features + 1)) if features > 1 else features
-    values = capabilities.max_step_rows * ((3 + joined) * config.width + feed + mixer)
+    values = capabilities.max_step_rows * (3 * config.width + feed + mixer)
     logit_rows = capabilities.max_slots * (1 + capabilities.max_draft)
     return 5 * values + 4 * 4 * logit_rows * capabilities.vocab_size

@@ -15,6 +15,7 @@ from luce_core.weights.tensor_claims import TensorClaims
 from luce_qwen_dflash2.attention import GatedAttention
 from luce_qwen_dflash2.config import ModelConfig
 from luce_qwen_dflash2.delta_net import GatedDeltaNet
+from luce_qwen_dflash2.draft.backlog import Backlog
 from luce_qwen_dflash2.feed_forward import FeedForward
 from luce_qwen_dflash2.host_filled import HostFilled
 from luce_qwen_dflash2.moe import MoeFeedForward
@@ -60,7 +61,7 @@ class Layer:
 class Model:
     """All layers, from token ids to logits on the batch's logit rows.
 
-    A draft reads the residual stream behind the layers `features` (ascending), and shares `embed`
+    A draft reads the residual streams behind the layers `features` (ascending), and shares `embed`
     (ids [R] -> [R, width]) and `head` (normed rows [R, width] -> float32 logits [R, vocab]).
     """
 
@@ -104,8 +105,10 @@ class Model:
             claims.skip(f"blk.{block}.", "a layer that predicts further tokens")
         claims.finish()
         context.progress(total, total, "loaded")
-        self._features = frozenset(features)
-        self._join = ops.bind("join") if len(features) > 1 else None
+        self._puts = {
+            layer: ops.bind("put_rows", column=place * config.width)
+            for place, layer in enumerate(features)
+        }
         self._delta = config.delta
         self.allocate(NO_ROOM)
 
@@ -116,8 +119,10 @@ class Model:
     def bytes_per_slot(self, max_draft: int) -> int:
         return len(self._recurrent) * bytes_per_slot(self._delta, max_draft)
 
-    def allocate(self, room: Room) -> None:
-        """Make the KV caches, the recurrent state, and `accepted` [slots + 1] for `replay`."""
+    def allocate(self, room: Room, backlog: Backlog | None = None) -> None:
+        """Make the KV caches, the recurrent state, and `accepted` [slots + 1] for `replay`. With
+        `features`, steps leave them in `backlog`."""
+        self._backlog = backlog
         for attention in self._attention:
             attention.allocate(room)
         for recurrent in self._recurrent:
@@ -129,20 +134,19 @@ class Model:
         for mixer in self._recurrent:
             mixer.cache.clear(slot)
 
-    def forward(self, batch: PackedBatch) -> tuple[Tensor, ...]:
-        """Float32 logits [L, vocab] and their best tokens [L]; with `features` also these layers'
-        residual streams [T, layers x width], side by side. Writes KV at the batch's kv_rows and the
-        slots' state, but of slots with verify rows only the replay logs.
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """Float32 logits [L, vocab] and their best tokens [L]. Writes KV at the batch's kv_rows and
+        the slots' state, but of slots with verify rows only the replay logs; and the residual
+        streams behind the layers `features`, side by side, at the backlog's places.
         """
-        x = self.embed(batch.token_ids)
-        captured: Tensor | None = None
+        x, backlog = self.embed(batch.token_ids), self._backlog
         for index, layer in enumerate(self._layers):
             x = layer(x, batch)
-            if index in self._features:
-                captured = x if self._join is None or captured is None else self._join(captured, x)
+            put = self._puts.get(index)
+            if put is not None and backlog is not None:
+                put(x, batch, backlog.places.tensor, backlog.rows)
         logits: Tensor = self.head(self._norm(self._gather(x, batch.logit_rows)))
-        results = (logits, self._greedy(logits))
-        return results if captured is None else (*results, captured)
+        return logits, self._greedy(logits)
 
     def replay(self, batch: PackedBatch) -> tuple[()]:
         """After `forward` on the same batch, once `accepted` says for each slot with verify rows

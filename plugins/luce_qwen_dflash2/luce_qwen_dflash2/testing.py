@@ -1,8 +1,9 @@
-"""Writes transformers' Qwen3.5 models as GGUF, as llama.cpp's converter does: for tests."""
+"""For tests: transformers' Qwen3.5 models as GGUF, as llama.cpp's converter writes them, and a
+draft that takes in features of any origin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from luce_core.weights.gguf_writer import write_gguf
 from luce_core.weights.quant_types import QuantTensor
+from luce_qwen_dflash2.draft.backlog import Kept
+from luce_qwen_dflash2.draft.draft import Draft
 
 _ROOT_NAMES = MappingProxyType(
     {
@@ -172,3 +175,11 @@ def _keys(config: Any) -> dict[str, object]:
         "expert_feed_forward_length": config.moe_intermediate_size,
         "expert_shared_feed_forward_length": config.shared_expert_intermediate_size,
     }
+
+
+def inject(draft: Draft, features: Tensor, kept: Sequence[Kept]) -> None:
+    """A step whose rows left `features` [T, F], of which those of `kept` stay."""
+    rows = len(features)
+    draft.open(rows)
+    draft.backlog.rows[draft.backlog.places.tensor[:rows]] = features
+    draft.keep(kept)

@@ -12,6 +12,7 @@ from luce_qwen_dflash2.draft.backlog import Kept
 from luce_qwen_dflash2.engine import QwenEngine
 from luce_qwen_dflash2.replayed import ReplayedDrafts, corruption_for
 from luce_qwen_dflash2.synthetic import SyntheticHybrid, write_hybrid
+from luce_qwen_dflash2.testing import inject
 
 from luce_core.request import FinishReason, Request
 from luce_core.testing.driver import Driver
@@ -103,13 +104,14 @@ def test_rings_that_wrap_at_different_times_do_not_touch_each_other(
         return answers
 
     def kept_forward(batch):
-        logits, greedy, rows = forward(batch)
+        results, backlog = forward(batch), draft.backlog
+        rows = backlog.rows[backlog.places.tensor[: batch.rows]]
         starts, slots = batch.cu_seqlens.tolist(), batch.slot_ids.tolist()
         for segment, slot in enumerate(slots):
             seen = features.setdefault(engine._requests[slot].prompt, {})
             for row in range(starts[segment], starts[segment + 1]):
-                seen[int(batch.positions[row])] = rows[row].clone()  # the last one stays
-        return logits, greedy, rows
+                seen[int(batch.positions[row])] = rows[row]  # the last one stays
+        return results
 
     draft.propose, engine._run = kept_propose, kept_forward
     driver = Driver(engine, pool_blocks=BLOCKS)
@@ -124,12 +126,12 @@ def test_rings_that_wrap_at_different_times_do_not_touch_each_other(
     for request in (first, third):
         assert request.generated == known[request.prompt]
     assert {anchor.slot_id for text, anchor, _ in blocks if text == prompts[2]} == {1}
-    oracle, passed = engine._loaded_draft.allocate(), 0
+    oracle, passed = engine._loaded_draft.allocate(max_step_rows=256), 0
     for text, anchor, block in blocks:
         seen = torch.stack([features[text][at] for at in range(anchor.position)])
         oracle.reset(0)
         with torch.inference_mode():
-            oracle.inject(seen, [Kept(0, 0, 0, anchor.position)])
+            inject(oracle, seen, [Kept(0, 0, 0, anchor.position)])
             assert oracle.propose([anchor._replace(slot_id=0)]) == [block]
         passed += anchor.position > WINDOW
     assert passed > 30

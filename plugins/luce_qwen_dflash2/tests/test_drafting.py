@@ -16,6 +16,7 @@ from luce_qwen_dflash2.engine import QwenEngine
 from luce_qwen_dflash2.replayed import ReplayedDrafts
 from luce_qwen_dflash2.step_costs import StepCosts
 from luce_qwen_dflash2.synthetic import SyntheticHybrid, write_hybrid
+from luce_qwen_dflash2.testing import inject
 from luce_qwen_dflash2.widths import AdaptiveWidths, FixedWidths
 
 from luce_core.request import Request, SamplingParams
@@ -74,7 +75,7 @@ class Spy:
 def fresh_draft(engine: QwenEngine) -> Draft:
     """Another draft of the same weights, with rings of its own."""
     loaded: LoadedDraft = engine._loaded_draft
-    return loaded.allocate()
+    return loaded.allocate(max_step_rows=256)
 
 
 class Features:
@@ -87,8 +88,8 @@ class Features:
         self._seen: torch.Tensor = torch.empty(0)
 
     def _keep(self, batch: Any) -> Any:
-        results = self._run(batch)
-        self._seen = results[-1].clone()
+        results, backlog = self._run(batch), self._engine._drafting._draft.backlog
+        self._seen = backlog.rows[backlog.places.tensor[: batch.rows]]
         return results
 
     def of(self, tokens: list[int]) -> torch.Tensor:
@@ -128,7 +129,7 @@ def test_every_block_is_what_a_draft_proposes_that_reads_the_text_in_one_go(
         assert anchor.token == text[anchor.position]
         oracle.reset(0)
         with torch.inference_mode():
-            oracle.inject(seen[anchor.slot_id], [Kept(0, 0, 0, anchor.position)])
+            inject(oracle, seen[anchor.slot_id], [Kept(0, 0, 0, anchor.position)])
             assert oracle.propose([anchor._replace(slot_id=0)]) == [block]
 
 
@@ -273,15 +274,16 @@ def test_a_slot_whose_features_are_lost_drafts_no_more_until_it_is_admitted_agai
     request = driver.submit(text, max_tokens=20)
     driver.step()
     driver.step()
-    inject = engine._drafting._draft.inject
+    draft = engine._drafting._draft
+    inject, has_room = draft._inject, draft.backlog.has_room
 
-    def broken(features: Any, kept: Any) -> None:
+    def broken(batch: Any) -> None:
         raise RuntimeError("no room")
 
-    engine._drafting._draft.inject = broken
+    draft._inject, draft.backlog.has_room = broken, lambda rows: not draft.backlog.runs(range(6))
     driver.step()
     proposed = request.proposed
-    engine._drafting._draft.inject = inject
+    draft._inject, draft.backlog.has_room = inject, has_room
     driver.run()
     assert request.generated == known
     assert request.proposed == proposed > 0

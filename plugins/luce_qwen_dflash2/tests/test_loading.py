@@ -75,13 +75,10 @@ def test_a_draft_loads_with_its_flags_and_counts_in_the_sum(tiny_pair, plugins, 
     caches = [mixer.cache for mixer in pair.engine._model._recurrent]
     state = sum(getattr(c, name).nbytes for c in caches for name in type(c).__slots__)
     ring = sum(part.nbytes for each in rings for part in (each.k, each.v))
-    ring += pair.engine._drafting._draft._backlog.rows.nbytes
     assert (5 + 1) * need.bytes_per_slot == state + ring
-    assert need.draft > 0
+    assert need.draft > pair.engine._drafting._draft.backlog.rows.nbytes
     # Steps are narrower beside a draft, whose features cost memory by the row.
     assert pair.engine.capabilities.max_step_rows < alone.engine.capabilities.max_step_rows / 3
-    features = 4 * pair.engine.capabilities.max_step_rows * 64 * (1 + 2 + 3)
-    assert need.scratch > features
     terms, fewer = dict(pair.pool.terms), dict(alone.pool.terms)
     assert terms["- state of 5 + 1 slots"] == state + ring > fewer["- state of 5 + 1 slots"]
     assert terms["- draft model"] == need.draft > fewer["- draft model"] == before.draft == 0

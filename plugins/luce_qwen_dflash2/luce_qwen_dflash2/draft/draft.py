@@ -7,17 +7,18 @@ from itertools import islice
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from luce_core.ops.registry import OpBinder
+from luce_core.plan import DecodeRow
 from luce_core.sampling.sampler import GREEDY_NOISE, DraftNoise
-from luce_qwen_dflash2.draft.backlog import Backlog, Kept, Run, runs_of
+from luce_qwen_dflash2.draft.backlog import Backlog, Kept, Run
 from luce_qwen_dflash2.draft.blocks import Piece, PieceBatches
 from luce_qwen_dflash2.draft.config import DraftConfig
 from luce_qwen_dflash2.draft.model import DraftModel
 from luce_qwen_dflash2.draft.rings import Rings
+from luce_qwen_dflash2.host_filled import HostFilled
 
-# Rows that one injection takes at once: bounds the staged features (100 KiB a row at 27B).
+# Rows that one injection takes at once: bounds its activations (100 KiB a row at 27B).
 INJECT_ROWS = 512
 
 
@@ -35,8 +36,9 @@ class Anchor(NamedTuple):
 class Draft:
     """One draft model with a ring per slot. Engine thread only.
 
-    An engine injects the features of every token that stays in a slot, in order and without gaps,
-    as the steps bring them; then a block may be proposed right behind. What the target rejects is
+    Around each pass of the target an engine calls `open` and `keep`: the pass puts the features of
+    all its rows into `backlog`, and those of the tokens that stay in their slots are injected, in
+    order and without gaps; then a block may be proposed right behind. What the target rejects is
     never injected. All slots that speculate propose in one pass.
     """
 
@@ -50,12 +52,13 @@ class Draft:
         max_draft: int,
         max_context: int,
         ring_dtype: torch.dtype,
+        backlog: Backlog,
     ) -> None:
         self._config = config
         self._max_draft = max_draft
         self._max_context = max_context
         self._filled = [0] * slots
-        self._backlog = Backlog(slots, model.features, ops.dtype, ops.device)
+        self.backlog = backlog
         self._rings = rings = Rings(
             config,
             slots=slots,
@@ -64,10 +67,10 @@ class Draft:
             dtype=ring_dtype,
             device=ops.device,
         )
-        stage = torch.zeros(INJECT_ROWS, model.features, dtype=ops.dtype, device=ops.device)
+        taken = HostFilled(INJECT_ROWS, ops.device)
         temperatures = torch.zeros(slots + 1, device=ops.device)
         keys = torch.zeros(slots + 1, max_draft, dtype=torch.int64, device=ops.device)
-        self._stage, self._temperatures, self._keys = stage, temperatures, keys
+        self._taken, self._temperatures, self._keys = taken, temperatures, keys
         self._noisy: set[int] = set()  # slots whose temperature is not 0
         self._injections = PieceBatches(
             max_rows=INJECT_ROWS, slots=slots, with_logits=False, device=ops.device
@@ -76,7 +79,7 @@ class Draft:
             max_rows=slots * (1 + max_draft), slots=slots, with_logits=True, device=ops.device
         )
         self._inject = ops.program(
-            lambda batch: model.inject(batch, stage, rings.layers),
+            lambda batch: model.inject(batch, taken.tensor, backlog.rows, rings.layers),
             max_rows=INJECT_ROWS,
             max_logits=1,
             max_segments=slots,
@@ -95,7 +98,9 @@ class Draft:
         not cleared, since no position from there on is read before it has been injected; a slot
         that begins inside a context drafts badly until its window is behind that position."""
         self._filled[slot_id] = position
-        self._backlog.forget(slot_id)
+        self.backlog.forget(slot_id)
+        if not any(self._filled):
+            self.backlog.clear()
 
     def filled(self, slot_id: int) -> int:
         """Tokens injected so far: the position of the anchor that may be proposed for."""
@@ -110,38 +115,41 @@ class Draft:
         """Drafts that fit behind the slot's tokens before the draft's own context ends."""
         return max(0, min(self._max_draft, self._max_context - self._filled[slot_id] - 1))
 
-    def inject(self, features: Tensor, kept: Sequence[Kept]) -> None:
-        """Take in a step: `features` [T, F] has the residual streams behind `target_layers` side by
-        side; the rows of `kept` (one entry a slot) enter, the others never happened.
+    def open(self, rows: int) -> None:
+        """Before a step of so many rows. Steps wait in the backlog until a slot drafts or, as here,
+        there is no room for more."""
+        if not self.backlog.has_room(rows):
+            self._catch_up(range(len(self._filled)))
+            self.backlog.clear()
+        self.backlog.open(rows)
 
-        Steps wait in a backlog until a slot drafts or there is no room for more.
-        """
+    def keep(self, kept: Sequence[Kept]) -> None:
+        """After the step: the rows of `kept` (one entry a slot) enter, the others never were."""
         for slot_id, _, position, rows in kept:
             assert position == self._filled[slot_id], (slot_id, position, self._filled[slot_id])
             self._filled[slot_id] = position + rows
-        rows = features.shape[0]
-        if not self._backlog.has_room(rows):
-            self._catch_up()
-        if self._backlog.has_room(rows):
-            self._backlog.add(features, kept)
-        else:
-            self._inject_all(features, runs_of(kept))
+        self.backlog.keep(kept)
 
-    def _catch_up(self) -> None:
-        """Empty the backlog. If that fails, it waits on."""
-        runs = self._backlog.runs()
-        if runs:
-            self._inject_all(self._backlog.rows, runs)
-        self._backlog.clear()
+    def keep_all(self, rows: Sequence[DecodeRow]) -> None:
+        """After a step of nothing but these rows, which all stay: as `keep`, for less."""
+        for slot_id, _, position, _ in rows:
+            self._filled[slot_id] = position + 1
+        self.backlog.keep_all(rows)
 
-    def _inject_all(self, features: Tensor, runs: Sequence[Run]) -> None:
+    def drop(self) -> None:
+        """Give up what waits: nothing may be proposed for its slots until they are reset."""
+        self.backlog.clear()
+
+    def _catch_up(self, slot_ids: Sequence[int]) -> None:
+        """Take in what waits of these slots. If that fails, it waits on."""
+        runs = self.backlog.runs(slot_ids)
         for part in _parts([_newest(run, self._rings.longest) for run in runs], INJECT_ROWS):
-            self._inject_part(features, part)
+            self._inject_part(part)
+        for slot_id in slot_ids:
+            self.backlog.forget(slot_id)
 
-    def _inject_part(self, features: Tensor, runs: Sequence[Run]) -> None:
-        numbers = [row for run in runs for row in run.rows]
-        rows = torch.tensor(numbers, device=self._stage.device)
-        torch.index_select(features, 0, rows, out=self._stage[: len(numbers)])
+    def _inject_part(self, runs: Sequence[Run]) -> None:
+        self._taken.fill([row for run in runs for row in run.rows])
         self._rings.place((run.slot_id, run.position, len(run.rows)) for run in runs)
         pieces = [Piece(run.slot_id, run.position, (0,) * len(run.rows)) for run in runs]
         self._inject(self._injections.pack(pieces))
@@ -154,7 +162,7 @@ class Draft:
         for anchor in anchors:
             assert anchor.position == self._filled[anchor.slot_id], anchor
             assert 1 <= anchor.drafts <= self.room(anchor.slot_id), anchor
-        self._catch_up()
+        self._catch_up([anchor.slot_id for anchor in anchors])
         self._set_noise(anchors)
         mask = self._config.mask_token
         pieces = [Piece(a.slot_id, a.position, (a.token, *(mask,) * a.drafts)) for a in anchors]

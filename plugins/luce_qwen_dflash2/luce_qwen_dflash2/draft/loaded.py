@@ -11,11 +11,11 @@ from torch import Tensor
 from luce_core.engine import DraftContext
 from luce_core.errors import ConfigError
 from luce_core.ops.registry import OpBinder
-from luce_qwen_dflash2.draft.backlog import backlog_bytes
+from luce_qwen_dflash2.draft.backlog import Backlog, backlog_rows
 from luce_qwen_dflash2.draft.config import DraftConfig, TargetShape, read_config
 from luce_qwen_dflash2.draft.draft import INJECT_ROWS, Draft
 from luce_qwen_dflash2.draft.model import DraftModel, Progress
-from luce_qwen_dflash2.draft.rings import ring_bytes
+from luce_qwen_dflash2.draft.rings import ring_bytes, ring_sizes
 
 
 class DraftMemory(NamedTuple):
@@ -101,22 +101,37 @@ class LoadedDraft:
         """The target's layers, counted from 0, after which features are taken: in this order."""
         return self._config.target_layers
 
-    @property
-    def memory(self) -> DraftMemory:
-        """Rings and backlog; staged features, activations of the widest pass (about ten rows of
-        width alive) and logits with a working copy."""
+    def memory(self, *, max_step_rows: int) -> DraftMemory:
+        """Rings; the backlog beside steps of so many rows, activations of the widest pass (about
+        ten rows of width alive) and logits with a working copy."""
         config, item = self._config, self._ops.dtype.itemsize
         rows = max(INJECT_ROWS, self._slots * (1 + self.max_draft))
+        features = INJECT_ROWS + self._backlog_rows(max_step_rows)
         row = 10 * max(config.width, config.heads * config.head_dim)
         logits = 2 * self._slots * self.max_draft * self._vocab_size
         return DraftMemory(
-            per_slot=ring_bytes(config, self.max_context, self._ring_dtype)
-            + backlog_bytes(self._model.features, self._ops.dtype),
-            scratch=item * (INJECT_ROWS * self._model.features + rows * row) + 4 * logits,
+            per_slot=ring_bytes(config, self.max_context, self._ring_dtype),
+            scratch=item * (features * self._model.features + rows * row) + 4 * logits,
         )
 
-    def allocate(self) -> Draft:
-        """Make rings and buffers and prepare both passes. With the engine's cache, once."""
+    def _backlog_rows(self, max_step_rows: int) -> int:
+        return backlog_rows(
+            self._slots,
+            max_rows=max_step_rows,
+            longest=max(ring_sizes(self._config, self.max_context)),
+            row_bytes=self._ops.dtype.itemsize * self._model.features,
+        )
+
+    def allocate(self, *, max_step_rows: int) -> Draft:
+        """Make rings and buffers and prepare both passes, beside steps of so many rows. With the
+        engine's cache, once."""
+        backlog = Backlog(
+            self._backlog_rows(max_step_rows),
+            self._model.features,
+            max_rows=max_step_rows,
+            dtype=self._ops.dtype,
+            device=self._ops.device,
+        )
         return Draft(
             self._model,
             self._config,
@@ -125,6 +140,7 @@ class LoadedDraft:
             max_draft=self.max_draft,
             max_context=self.max_context,
             ring_dtype=self._ring_dtype,
+            backlog=backlog,
         )
 
 

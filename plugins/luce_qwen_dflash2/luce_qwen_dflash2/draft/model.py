@@ -35,7 +35,7 @@ class DraftModel:
         tensors, width = DraftTensors(gguf), config.width
         self.features = len(config.target_layers) * width
         self._embed, self._head = embed, head
-        self._stage = ops.bind("stage_rows")
+        self._take = ops.bind("take_rows")
         self._fc = ops.linear(tensors.take("fc.weight", width, self.features))
         context_norm = tensors.take("enc.output_norm.weight", width)
         self._context_norm = ops.bind("rms_norm", weights=(context_norm,), eps=config.eps)
@@ -66,9 +66,12 @@ class DraftModel:
             )
         tensors.finish()
 
-    def inject(self, batch: PackedBatch, stage: Tensor, rings: tuple[Ring, ...]) -> tuple[()]:
-        """Write the rings at the rows of `Ring.rows`, from features in `stage` [max_rows, F]."""
-        context = self._context_norm(self._fc(self._stage(batch, stage)))
+    def inject(
+        self, batch: PackedBatch, places: Tensor, features: Tensor, rings: tuple[Ring, ...]
+    ) -> tuple[()]:
+        """Write the rings at the rows of `Ring.rows`, from the rows of `features` [R, F] that
+        `places` [max_rows] int32 names."""
+        context = self._context_norm(self._fc(self._take(batch, places, features)))
         for layer, ring in zip(self._layers, rings, strict=True):
             layer.inject(context, batch, ring)
         return ()

@@ -7,14 +7,16 @@ from luce_qwen_dflash2.ops import (
     draft_attention,
     draft_draw,
     dynamic_conv,
+    put_rows,
     ring_write,
-    stage_rows,
+    take_rows,
 )
 
 DRAFT_OPS = tuple(
     module.SPEC
     for module in (
-        stage_rows,
+        put_rows,
+        take_rows,
         dynamic_conv,
         draft_attention,
         ring_write,

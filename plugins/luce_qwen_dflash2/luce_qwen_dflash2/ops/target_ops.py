@@ -23,7 +23,6 @@ TARGET_OPS = tuple(
         gated_delta_replay,
         gated_rms_norm,
         sigmoid_gate,
-        join,
         affine,
         moe_scale,
     )

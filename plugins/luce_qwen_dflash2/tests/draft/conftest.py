@@ -15,6 +15,7 @@ from luce_qwen_dflash2.draft.draft import Draft
 from luce_qwen_dflash2.draft.loaded import LoadedDraft
 from luce_qwen_dflash2.draft.write import write_draft
 from luce_qwen_dflash2.ops.draft_ops import DRAFT_OPS
+from luce_qwen_dflash2.testing import inject
 from torch import Tensor
 
 from luce_core.device import Device
@@ -113,7 +114,10 @@ class Loaded:
 
     def inject(self, features: Tensor, *, slot: int = 0, start: int = 0) -> None:
         """All of `features` [T, F] as one step's rows of one slot."""
-        self.draft.inject(features, [Kept(slot, 0, start, len(features))])
+        self.step(features, [Kept(slot, 0, start, len(features))])
+
+    def step(self, features: Tensor, kept: list[Kept]) -> None:
+        inject(self.draft, features, kept)
 
 
 Load = Callable[..., Loaded]
@@ -177,6 +181,7 @@ def load(write: Callable[..., Path]) -> Load:
         ring_dtype: torch.dtype | None = None,
         registry: OpRegistry | None = None,
         target: TargetShape = TARGET,
+        max_step_rows: int = 1400,
     ) -> Loaded:
         path = source if isinstance(source, Path) else write(source)
         device = Device("cpu")
@@ -213,7 +218,7 @@ def load(write: Callable[..., Path]) -> Load:
             progress=lambda done, total, what: None,
             ring_dtype=ring_dtype,
         )
-        draft = loaded.allocate()
+        draft = loaded.allocate(max_step_rows=max_step_rows)
         return Loaded(draft, loaded, table, matrix, ops.modes, tokens, hidden)
 
     return load_draft

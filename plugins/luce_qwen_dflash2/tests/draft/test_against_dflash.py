@@ -135,7 +135,7 @@ def test_25_blocks_of_a_conversation_are_the_packages(
         accepted = (drafts, 0, chance.randint(0, drafts))[cycle % 3]
         rows = features[past : past + 1 + drafts]  # of a verify step: the anchor and all drafts
         kept = [Kept(0, 0, past, 1 + accepted)]
-        ours.draft.inject(rows, kept)
+        ours.step(rows, kept)
         past += 1 + accepted
     assert len(chosen) > 20, "the blocks must differ to prove anything"
 
