@@ -1,12 +1,103 @@
 """Tile sizes and waves per kernel: looked up when a layer makes its launches, never measured while
-serving. A configuration depends on the layer's constants and the architecture, not on the batch.
+serving. A configuration depends on the layer's constants and the architecture; on the batch only
+where `quant_matmul` says so.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from luce_kernels_rocm.arch import Arch
+from luce_kernels_rocm.quant_table import QUANTS
+
+# Ops that go through rows piece by piece.
+PIECE = 1024
+PIECE_WARPS = 4
+
+ROPE_HEADS = 4
+ROPE_WARPS = 1
+
+# Logits that one program looks through.
+VOCAB_PART = 4096
+VOCAB_PART_WARPS = 4
+
 ROW_VALUES_PER_WAVE = 512
+
+# Rows that the narrow product takes: with more, multiplying costs more than reading the weight.
+NARROW_ROWS = 8
 
 
 def warps_for(values: int) -> int:
     """Waves of a program that holds a row of so many values: 16 values a lane, at most 8 waves."""
     return max(1, min(8, values // ROW_VALUES_PER_WAVE))
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulConfig:
+    """A tile of a product: `rows` of x, `columns` (rows of the weight), and how many groups of a
+    plane are dequantised at once."""
+
+    rows: int
+    columns: int
+    groups: int
+    warps: int
+    stages: int = 1
+
+
+# Values of one plane that a program of the narrow product holds at once, per row of the weight and
+# in all: 8 of them a lane, and as many sums for each row of x.
+_NARROW_VALUES = 256
+_NARROW_TILE = 1024
+
+
+# Types whose codes take so many registers that a tile of products needs more lanes.
+_WIDE_CODES = frozenset({"Q5_0", "Q5_1", "Q6_K", "MXFP4"})
+
+
+def narrow_config(arch: Arch, qtype: str, n: int, k: int, rows: int) -> MatmulConfig:
+    """For up to NARROW_ROWS rows: as much of the weight in flight as registers allow."""
+    quant = QUANTS[qtype]
+    groups = _power_of_two_up_to(min(_NARROW_VALUES, k // quant.planes) // quant.width)
+    columns = max(1, _NARROW_TILE // (groups * quant.width))
+    return MatmulConfig(rows, columns, groups, warps=4)
+
+
+def tiled_config(arch: Arch, qtype: str, n: int, k: int) -> MatmulConfig:
+    """For more rows: tiles that fill the matrix instructions of the architecture."""
+    quant = QUANTS[qtype]
+    groups = _power_of_two_up_to(min(64, k // quant.planes) // quant.width)
+    return MatmulConfig(64, 64, groups, warps=8 if qtype in _WIDE_CODES else 4)
+
+
+def _power_of_two_up_to(number: int) -> int:
+    return 1 << max(0, number.bit_length() - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConfig:
+    """`rows` of a segment times the heads of a group are one tile of queries; `keys` of the cache
+    are read at once."""
+
+    rows: int
+    keys: int
+    warps: int
+
+
+# Keys that one program goes through for decode and verify rows. Parts lie at fixed positions.
+ATTENTION_PART = 512
+# Parts that are merged at once, in order.
+MERGED_PARTS = 16
+
+_DECODE_TILE = 16  # the least that matrix instructions take
+_PREFILL_TILE = 64
+
+
+def decode_attention_config(arch: Arch, group: int, head_dim: int) -> AttentionConfig:
+    """For rows of decode segments: a tile as small as matrix instructions allow."""
+    return AttentionConfig(max(1, _DECODE_TILE // group), 32, warps=4)
+
+
+def prefill_attention_config(arch: Arch, group: int, head_dim: int) -> AttentionConfig:
+    """For rows of prompts."""
+    wide = head_dim > 128
+    return AttentionConfig(max(1, _PREFILL_TILE // group), 32, warps=8 if wide else 4)

@@ -6,12 +6,25 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from luce_kernels_rocm.weights import accepts_weight, blocks_on
+
 _EVERY_ROW_ALIKE: Mapping[str, Any] = MappingProxyType(
     {"row_invariant": True, "split_invariant": True}
 )
 
+_BLOCKS: Mapping[str, Any] = MappingProxyType({"accepts": accepts_weight, "prepare": blocks_on})
+
 CORE_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
+        "add": _EVERY_ROW_ALIKE,
+        "embedding_rows": {**_EVERY_ROW_ALIKE, **_BLOCKS},
+        "gather_rows": _EVERY_ROW_ALIKE,
+        "greedy_token": _EVERY_ROW_ALIKE,
+        "kv_write": _EVERY_ROW_ALIKE,
+        "paged_attention": {"row_invariant": True},
+        "quant_matmul": _BLOCKS,
         "rms_norm": _EVERY_ROW_ALIKE,
+        "rope": _EVERY_ROW_ALIKE,
+        "swiglu": _EVERY_ROW_ALIKE,
     }
 )

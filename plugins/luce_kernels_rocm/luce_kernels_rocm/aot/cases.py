@@ -9,15 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from luce_core.batch.packed import BATCH_FIELDS, PackedBatch
 from luce_core.device import Device
 from luce_core.ops.core_ops import core_registry
+from luce_core.ops.kv_layout import CACHE_TYPES, KvLayout
 from luce_core.ops.registry import OpRegistry
 from luce_core.weights.quant_types import QUANT_TYPES, QuantTensor
 from luce_kernels_rocm.offers import GPU_DTYPES, register_kernels
+from luce_kernels_rocm.quant_table import QUANTS
 
 CPU = Device("cpu")
 WIDTH = 5120
 HEAD_DIM = 256
+VOCAB = 151_936
+# Of the files that the plugins are made for.
+CRITICAL_QUANTS = ("Q4_K", "Q6_K", "Q8_0", "IQ4_XS")
+CRITICAL_CACHES = (("q8_0", HEAD_DIM), ("f16", 128))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,8 @@ def cases(dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)) -> 
             return AotCase(f"{op} {variant} {name}".replace("  ", " "), run, critical and first)
 
         yield from _rows(case, dtype)
+        yield from _products(case, dtype)
+        yield from _attention(case, dtype)
 
 
 Make = Callable[..., AotCase]
@@ -71,10 +80,93 @@ def _rows(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:
     def rows(*shape: int) -> Tensor:
         return torch.empty(*shape, dtype=dtype)
 
+    positions = torch.zeros(4, dtype=torch.int32)
     weight = torch.empty(WIDTH)
     yield case("rms_norm", "", {"eps": 1e-6}, (rows(4, WIDTH),), (weight,), critical=True)
     heads = torch.empty(HEAD_DIM)
     yield case("rms_norm", "heads", {"eps": 1e-6}, (rows(4, 24, HEAD_DIM),), (heads,))
+    wide = rows(4, WIDTH)
+    yield case("add", "", {}, (wide, wide), critical=True)
+    yield case("swiglu", "", {}, (wide, wide), critical=True)
+    yield case("swiglu", "limited", {"limit": 10.0}, (wide, wide))
+    yield case("gather_rows", "", {}, (wide, positions), critical=True)
+    yield case("greedy_token", "", {}, (torch.empty(4, VOCAB),), critical=True)
+    turn = {"rotary_dim": 64, "interleaved": False, "theta": 1e7}
+    q = rows(4, 24, HEAD_DIM)
+    yield case("rope", "part", turn, (q, positions), critical=True)
+    pairs = {**turn, "rotary_dim": HEAD_DIM, "interleaved": True}
+    yield case("rope", "pairs", pairs, (q, positions))
+    for cache_type in CACHE_TYPES:
+        layout = cache_layout(cache_type)
+        cache = layout.allocate(1)
+        kv = rows(4, layout.kv_heads, HEAD_DIM)
+        yield case(
+            "kv_write",
+            cache_type,
+            layout.facts,
+            (kv, kv, positions, cache.k, cache.v),
+            critical=cache_type in ("f16", "q8_0"),
+        )
+
+
+def _products(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:
+    for qtype in QUANTS:
+        weight = blank_weight(WIDTH, WIDTH, qtype)
+        facts = {"qtype": qtype, "n": WIDTH, "k": WIDTH}
+        for rows in (1, 4, 8, 512):
+            x = torch.empty(rows, WIDTH, dtype=dtype)
+            yield case(
+                "quant_matmul",
+                f"{qtype} {rows} rows",
+                facts,
+                (x,),
+                (weight, None),
+                critical=qtype in CRITICAL_QUANTS and rows in (1, 8),
+            )
+        tokens = torch.zeros(4, dtype=torch.int32)
+        yield case("embedding_rows", qtype, facts, (tokens,), (weight,), critical=qtype == "Q4_K")
+
+
+def _attention(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:
+    for cache_type in ("f16", "q8_0", "q4_0"):
+        for head_dim in (64, 128, HEAD_DIM):
+            layout = KvLayout(
+                kv_heads=4, head_dim=head_dim, block_size=16, k_type=cache_type, v_type=cache_type
+            )
+            cache = layout.allocate(64)
+            q = torch.empty(6, 24, head_dim, dtype=dtype)
+            facts = {**layout.facts, "heads": 24, "scale": head_dim**-0.5}
+            for name, batch in (("decode", step(0)), ("prefill", step(1))):
+                yield case(
+                    "paged_attention",
+                    f"{name} {cache_type} {head_dim}",
+                    facts,
+                    (q, batch, cache.k, cache.v),
+                    critical=name == "decode" and (cache_type, head_dim) in CRITICAL_CACHES,
+                )
+
+
+def step(num_prefill: int) -> PackedBatch:
+    """A segment of six rows; all that kernels of attention ask a batch."""
+    small = torch.zeros(6, dtype=torch.int32)
+    fields = {name: small for name in BATCH_FIELDS if name != "block_tables"}
+    return PackedBatch(
+        **fields,
+        block_tables=small[None],
+        rows=6,
+        segments=1,
+        logits=6,
+        num_prefill=num_prefill,
+        prefill_rows=6 * num_prefill,
+        max_query=6,
+        max_context=1024,
+    )
+
+
+def cache_layout(cache_type: str) -> KvLayout:
+    return KvLayout(
+        kv_heads=4, head_dim=HEAD_DIM, block_size=16, k_type=cache_type, v_type=cache_type
+    )
 
 
 def blank_weight(n: int, k: int, qtype: str) -> QuantTensor:

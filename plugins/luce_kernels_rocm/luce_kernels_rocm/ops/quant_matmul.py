@@ -1,0 +1,185 @@
+"""quant_matmul: x @ weight^T + bias over the file's quant blocks, dequantised in registers.
+
+Up to NARROW_ROWS rows go through the narrow kernel: a program has some rows of the weight, reads
+each block once, multiplies it with all rows of x, and sums at the end. More rows go through the
+tiled kernel and the matrix instructions. Both go along k in one fixed order; their orders differ.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from luce_core.weights.quant_types import QUANT_TYPES
+from luce_kernels_rocm.arch import Arch, arch_of
+from luce_kernels_rocm.configs import NARROW_ROWS, narrow_config, tiled_config
+from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
+from luce_kernels_rocm.jit.quants import dequantized, values_of
+from luce_kernels_rocm.launch import Launch
+from luce_kernels_rocm.quant_table import QUANTS
+
+
+@triton.jit
+def _narrow(
+    x,
+    weight,
+    bias,
+    out,
+    rows,
+    x_stride,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    ROW_BYTES: tl.constexpr,
+    QTYPE: tl.constexpr,
+    PLANES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BN: tl.constexpr,
+    BG: tl.constexpr,
+):
+    """`rows` of x, at most ROWS; the rest repeats the last one and is not stored."""
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    start = weight + tl.minimum(n, N - 1).to(tl.int64)[:, None, None] * ROW_BYTES
+    at = tl.arange(0, WIDTH)[None, None, :]
+    sums = (tl.zeros([BN, BG, WIDTH], tl.float32),) * ROWS
+    for first in range(0, GROUPS, BG):
+        group = first + tl.arange(0, BG)[None, :, None]
+        inside = group < GROUPS
+        for plane in tl.static_range(PLANES):
+            values = dequantized(start, group, at, plane, inside, QTYPE)
+            k = values_of(group, at, plane, WIDTH, HALF, PLANES == 2)
+            added = sums[:0]
+            for row in tl.static_range(ROWS):
+                source = x + tl.minimum(row, rows - 1) * x_stride
+                taken = tl.load(source + k, mask=inside, other=0.0).to(tl.float32)
+                added = added + (sums[row] + values * taken,)  # noqa: RUF005
+            sums = added
+    for row in tl.static_range(ROWS):
+        result = tl.sum(tl.sum(sums[row], 2), 1)
+        if bias is not None:
+            result += tl.load(bias + n, mask=n < N, other=0.0)
+        kept = (n < N) & (row < rows)
+        tl.store(out + row * N + n, result.to(out.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def _tiled(
+    x,
+    weight,
+    bias,
+    out,
+    rows,
+    x_stride,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    ROW_BYTES: tl.constexpr,
+    QTYPE: tl.constexpr,
+    PLANES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    GROUPS: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BG: tl.constexpr,
+):
+    """A tile of BM rows of x times BN rows of the weight, multiplied in COMPUTE, summed in
+    float32."""
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    start = weight + tl.minimum(n, N - 1).to(tl.int64)[:, None, None] * ROW_BYTES
+    source = x + tl.minimum(m, rows - 1).to(tl.int64)[:, None] * x_stride
+    at = tl.arange(0, WIDTH)[None, None, :]
+    flat = tl.arange(0, BG * WIDTH)
+    sums = tl.zeros([BM, BN], tl.float32)
+    for first in range(0, GROUPS, BG):
+        group = first + tl.arange(0, BG)[None, :, None]
+        flat_group = first + flat // WIDTH
+        for plane in tl.static_range(PLANES):
+            values = dequantized(start, group, at, plane, group < GROUPS, QTYPE)
+            tile = tl.reshape(values.to(COMPUTE), [BN, BG * WIDTH])
+            k = values_of(flat_group, flat % WIDTH, plane, WIDTH, HALF, PLANES == 2)
+            taken = tl.load(source + k[None, :], mask=(flat_group < GROUPS)[None, :], other=0.0)
+            sums = tl.dot(taken.to(COMPUTE), tl.trans(tile), sums, input_precision="ieee")
+    if bias is not None:
+        sums += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
+    kept = (m < rows)[:, None] & (n < N)[None, :]
+    target = out + m.to(tl.int64)[:, None] * N + n[None, :]
+    tl.store(target, sums.to(out.dtype.element_ty), mask=kept)
+
+
+def quant_matmul(
+    x: Tensor,  # [R, K]
+    weight: Tensor,  # [N, row_bytes] uint8
+    bias: Tensor | None,  # [N] float32
+    out: Tensor,  # [R, N]
+    *,
+    qtype: str,
+    n: int,
+    k: int,
+) -> None:
+    rows = x.shape[0]
+    if rows == 0:
+        return
+    arch = arch_of(x.device)
+    if rows <= NARROW_ROWS:
+        programs, launch = _narrow_launch(arch, qtype, n, k, triton.next_power_of_2(rows))
+        launch((programs,), x, weight, bias, out, rows, x.stride(0))
+    else:
+        tile_rows, tiles, launch = _tiled_launch(arch, qtype, n, k, x.dtype)
+        grid = (triton.cdiv(rows, tile_rows), tiles)
+        launch(grid, x, weight, bias, out, rows, x.stride(0))
+
+
+def _shape(qtype: str, n: int, k: int) -> dict[str, Any]:
+    """What both kernels know of a weight."""
+    quant = QUANTS[qtype]
+    return {
+        "N": n,
+        "K": k,
+        "ROW_BYTES": QUANT_TYPES[qtype].row_bytes(k),
+        "QTYPE": qtype,
+        "PLANES": quant.planes,
+        "WIDTH": quant.width,
+        "HALF": quant.half,
+        "GROUPS": k // (quant.planes * quant.width),
+    }
+
+
+@cache
+def _narrow_launch(arch: Arch, qtype: str, n: int, k: int, rows: int) -> tuple[int, Launch]:
+    config = narrow_config(arch, qtype, n, k, rows)
+    launch = Launch(
+        _narrow,
+        warps=config.warps,
+        **_shape(qtype, n, k),
+        ROWS=rows,
+        BN=config.columns,
+        BG=config.groups,
+    )
+    return triton.cdiv(n, config.columns), launch
+
+
+@cache
+def _tiled_launch(
+    arch: Arch, qtype: str, n: int, k: int, dtype: torch.dtype
+) -> tuple[int, int, Launch]:
+    config = tiled_config(arch, qtype, n, k)
+    launch = Launch(
+        _tiled,
+        warps=config.warps,
+        stages=config.stages,
+        **_shape(qtype, n, k),
+        COMPUTE=TRITON_DTYPES[dtype],
+        BM=config.rows,
+        BN=config.columns,
+        BG=config.groups,
+    )
+    return config.rows, triton.cdiv(n, config.columns), launch
