@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,6 +72,7 @@ def cases(dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)) -> 
         yield from _rows(case, dtype)
         yield from _products(case, dtype)
         yield from _attention(case, dtype)
+        yield from _fused(dtype, short, place == 0)
 
 
 Make = Callable[..., AotCase]
@@ -125,6 +127,27 @@ def _products(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:
             )
         tokens = torch.zeros(4, dtype=torch.int32)
         yield case("embedding_rows", qtype, facts, (tokens,), (weight,), critical=qtype == "Q4_K")
+
+
+def _fused(dtype: torch.dtype, short: str, is_first: bool) -> Iterator[AotCase]:
+    # Needs triton, which only compiling does.
+    from luce_kernels_rocm.ops import fused
+
+    for rows in (1, 8):
+        x = torch.empty(rows, WIDTH, dtype=dtype)
+        out, total = torch.empty_like(x), torch.empty_like(x)
+        factors = torch.empty(WIDTH)
+        norm = fused.Norm(factors, 1e-6)
+        blocks = blank_weight(WIDTH, WIDTH, "IQ4_XS").blocks
+        weight = fused.Weight(blocks, "IQ4_XS", WIDTH, WIDTH)
+        calls: dict[str, Callable[[], None]] = {
+            "add_rms_norm": partial(fused.add_rms_norm, x, x, factors, total, out, eps=1e-6),
+            "norm_matmul": partial(fused.norm_matmul, x, norm, weight, None, out, x),
+            "swiglu_matmul": partial(fused.swiglu_matmul, x, norm, weight, weight, out),
+        }
+        for name, call in calls.items():
+            critical = is_first and rows == 8
+            yield AotCase(f"fused {name} {rows} rows {short}", call, critical)
 
 
 def _attention(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:

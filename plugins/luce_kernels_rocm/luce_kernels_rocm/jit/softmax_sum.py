@@ -35,7 +35,8 @@ def attended(
     """Keys first..last for queries q [M, BD] at `position` [M], each for keys up to its own.
 
     Returns (sums [M, BD], best [M], total [M]): sums and total are relative to 2^best, which is
-    -inf where a query has no key. Keys past `last` and in the null block are not read. SHARED takes the keys as values.
+    -inf where a query has no key. Keys past `last` and in the null block are not read. SHARED takes
+    the keys as values.
     """
     M: tl.constexpr = q.shape[0]
     best = tl.full([M], -float("inf"), tl.float32)

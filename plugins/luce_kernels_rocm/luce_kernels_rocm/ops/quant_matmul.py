@@ -19,6 +19,7 @@ from luce_core.weights.quant_types import QUANT_TYPES
 from luce_kernels_rocm.arch import Arch, arch_of
 from luce_kernels_rocm.configs import NARROW_ROWS, narrow_config, tiled_config
 from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
+from luce_kernels_rocm.jit.products import narrow_products
 from luce_kernels_rocm.jit.quants import dequantized, values_of
 from luce_kernels_rocm.launch import Launch
 from luce_kernels_rocm.quant_table import QUANTS
@@ -27,11 +28,15 @@ from luce_kernels_rocm.quant_table import QUANTS
 @triton.jit
 def _narrow(
     x,
+    norm,
+    eps,
     weight,
     bias,
+    residual,
     out,
     rows,
     x_stride,
+    residual_stride,
     N: tl.constexpr,
     K: tl.constexpr,
     ROW_BYTES: tl.constexpr,
@@ -44,28 +49,36 @@ def _narrow(
     BN: tl.constexpr,
     BG: tl.constexpr,
 ):
-    """`rows` of x, at most ROWS; the rest repeats the last one and is not stored."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
-    start = weight + tl.minimum(n, N - 1).to(tl.int64)[:, None, None] * ROW_BYTES
-    at = tl.arange(0, WIDTH)[None, None, :]
-    sums = (tl.zeros([BN, BG, WIDTH], tl.float32),) * ROWS
-    for first in range(0, GROUPS, BG):
-        group = first + tl.arange(0, BG)[None, :, None]
-        inside = group < GROUPS
-        for plane in tl.static_range(PLANES):
-            values = dequantized(start, group, at, plane, inside, QTYPE)
-            k = values_of(group, at, plane, WIDTH, HALF, PLANES == 2)
-            added = sums[:0]
-            for row in tl.static_range(ROWS):
-                source = x + tl.minimum(row, rows - 1) * x_stride
-                taken = tl.load(source + k, mask=inside, other=0.0).to(tl.float32)
-                added = added + (sums[row] + values * taken,)  # noqa: RUF005
-            sums = added
+    results = narrow_products(
+        x,
+        norm,
+        eps,
+        weight,
+        n,
+        rows,
+        x_stride,
+        N,
+        K,
+        ROW_BYTES,
+        QTYPE,
+        PLANES,
+        WIDTH,
+        HALF,
+        GROUPS,
+        ROWS,
+        BN,
+        BG,
+    )
     for row in tl.static_range(ROWS):
-        result = tl.sum(tl.sum(sums[row], 2), 1)
+        result = results[row]
+        kept = (n < N) & (row < rows)
         if bias is not None:
             result += tl.load(bias + n, mask=n < N, other=0.0)
-        kept = (n < N) & (row < rows)
+        if residual is not None:
+            result += tl.load(residual + row * residual_stride + n, mask=kept, other=0.0).to(
+                tl.float32
+            )
         tl.store(out + row * N + n, result.to(out.dtype.element_ty), mask=kept)
 
 
@@ -74,9 +87,11 @@ def _tiled(
     x,
     weight,
     bias,
+    residual,
     out,
     rows,
     x_stride,
+    residual_stride,
     N: tl.constexpr,
     K: tl.constexpr,
     ROW_BYTES: tl.constexpr,
@@ -111,6 +126,9 @@ def _tiled(
     if bias is not None:
         sums += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
     kept = (m < rows)[:, None] & (n < N)[None, :]
+    if residual is not None:
+        more = residual + m.to(tl.int64)[:, None] * residual_stride + n[None, :]
+        sums += tl.load(more, mask=kept, other=0.0).to(tl.float32)
     target = out + m.to(tl.int64)[:, None] * N + n[None, :]
     tl.store(target, sums.to(out.dtype.element_ty), mask=kept)
 
@@ -124,22 +142,44 @@ def quant_matmul(
     qtype: str,
     n: int,
     k: int,
+    residual: Tensor | None = None,  # [R, N]
 ) -> None:
+    """`residual` is added before the result is rounded."""
     rows = x.shape[0]
     if rows == 0:
         return
-    arch = arch_of(x.device)
     if rows <= NARROW_ROWS:
-        programs, launch = _narrow_launch(arch, qtype, n, k, triton.next_power_of_2(rows))
-        launch((programs,), x, weight, bias, out, rows, x.stride(0))
-    else:
-        tile_rows, tiles, launch = _tiled_launch(arch, qtype, n, k, x.dtype)
-        grid = (triton.cdiv(rows, tile_rows), tiles)
-        launch(grid, x, weight, bias, out, rows, x.stride(0))
+        narrow_matmul(x, weight, bias, out, qtype=qtype, n=n, k=k, residual=residual)
+        return
+    tile_rows, tiles, launch = _tiled_launch(arch_of(x.device), qtype, n, k, x.dtype)
+    grid = (triton.cdiv(rows, tile_rows), tiles)
+    step = 0 if residual is None else residual.stride(0)
+    launch(grid, x, weight, bias, residual, out, rows, x.stride(0), step)
 
 
-def _shape(qtype: str, n: int, k: int) -> dict[str, Any]:
-    """What both kernels know of a weight."""
+def narrow_matmul(
+    x: Tensor,  # [R, K], R at most NARROW_ROWS
+    weight: Tensor,  # [N, row_bytes] uint8
+    bias: Tensor | None,  # [N] float32
+    out: Tensor,  # [R, N]
+    *,
+    qtype: str,
+    n: int,
+    k: int,
+    residual: Tensor | None = None,  # [R, N]
+    norm: Tensor | None = None,  # [K] float32
+    eps: float = 0.0,
+) -> None:
+    """For few rows, which may go through an rms_norm with weight `norm` on their way in."""
+    rows = x.shape[0]
+    block = triton.next_power_of_2(rows)
+    programs, launch = _narrow_launch(arch_of(x.device), qtype, n, k, block)
+    step = 0 if residual is None else residual.stride(0)
+    launch((programs,), x, norm, eps, weight, bias, residual, out, rows, x.stride(0), step)
+
+
+def weight_shape(qtype: str, n: int, k: int) -> dict[str, Any]:
+    """What kernels know of a weight."""
     quant = QUANTS[qtype]
     return {
         "N": n,
@@ -159,7 +199,7 @@ def _narrow_launch(arch: Arch, qtype: str, n: int, k: int, rows: int) -> tuple[i
     launch = Launch(
         _narrow,
         warps=config.warps,
-        **_shape(qtype, n, k),
+        **weight_shape(qtype, n, k),
         ROWS=rows,
         BN=config.columns,
         BG=config.groups,
@@ -176,7 +216,7 @@ def _tiled_launch(
         _tiled,
         warps=config.warps,
         stages=config.stages,
-        **_shape(qtype, n, k),
+        **weight_shape(qtype, n, k),
         COMPUTE=TRITON_DTYPES[dtype],
         BM=config.rows,
         BN=config.columns,

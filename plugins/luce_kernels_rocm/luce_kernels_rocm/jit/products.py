@@ -1,0 +1,69 @@
+"""Products of a few rows with a weight in its quant blocks."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from luce_kernels_rocm.jit.quants import dequantized, values_of
+
+
+@triton.jit
+def narrow_products(
+    x,
+    norm,
+    eps,
+    weight,
+    n,
+    rows,
+    x_stride,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    ROW_BYTES: tl.constexpr,
+    QTYPE: tl.constexpr,
+    PLANES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BN: tl.constexpr,
+    BG: tl.constexpr,
+):
+    """ROWS times [BN]: rows of x with the rows `n` [BN] of a weight. Of more rows than there are
+    the last is repeated.
+
+    With a `norm` [K], x goes through rms_norm first: its factors are multiplied in, and what all
+    values of a row are divided by is found on the way and applied at the end.
+    """
+    start = weight + tl.minimum(n, N - 1).to(tl.int64)[:, None, None] * ROW_BYTES
+    at = tl.arange(0, WIDTH)[None, None, :]
+    sums = (tl.zeros([BN, BG, WIDTH], tl.float32),) * ROWS
+    squares = (tl.zeros([1, BG, WIDTH], tl.float32),) * ROWS
+    for first in range(0, GROUPS, BG):
+        group = first + tl.arange(0, BG)[None, :, None]
+        inside = group < GROUPS
+        for plane in tl.static_range(PLANES):
+            values = dequantized(start, group, at, plane, inside, QTYPE)
+            k = values_of(group, at, plane, WIDTH, HALF, PLANES == 2)
+            if norm is not None:
+                factor = tl.load(norm + k, mask=inside, other=0.0)
+            added = sums[:0]
+            squared = squares[:0]
+            for row in tl.static_range(ROWS):
+                source = x + tl.minimum(row, rows - 1) * x_stride
+                taken = tl.load(source + k, mask=inside, other=0.0).to(tl.float32)
+                if norm is not None:
+                    squared = squared + (squares[row] + taken * taken,)  # noqa: RUF005
+                    taken = taken * factor
+                added = added + (sums[row] + values * taken,)  # noqa: RUF005
+            sums = added
+            if norm is not None:
+                squares = squared
+    results = sums[:0]
+    for row in tl.static_range(ROWS):
+        result = tl.sum(tl.sum(sums[row], 2), 1)
+        if norm is not None:
+            mean = tl.sum(tl.sum(tl.sum(squares[row], 2), 1), 0) / K
+            result = result * tl.rsqrt(mean + eps)
+        results = results + (result,)  # noqa: RUF005
+    return results
