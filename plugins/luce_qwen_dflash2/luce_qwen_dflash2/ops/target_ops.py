@@ -9,7 +9,6 @@ from luce_qwen_dflash2.ops import (
     gated_delta,
     gated_delta_replay,
     gated_rms_norm,
-    join,
     moe_scale,
     sigmoid_gate,
 )
