@@ -38,6 +38,11 @@ template <int SUM, int A, int B>
 static inline void tile_dot() {
     __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(A), "i"(B));
 }
+// The same with unsigned bytes in B.
+template <int SUM, int A, int B>
+static inline void tile_dot_unsigned() {
+    __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(A), "i"(B));
+}
 
 // SUM += A x B: rows of pairs of bfloat16 by columns of such pairs.
 template <int SUM, int A, int B>

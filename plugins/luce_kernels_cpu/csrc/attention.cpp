@@ -203,18 +203,21 @@ void attend_part(const attention_plan& plan, const attention_unit& unit, int32_t
     value_part(plan, unit, begin, end, goes_on, work, sums);
 }
 
-// Where a line lies in rows `stride` apart, of heads of `size`.
-int64_t line_offset(const attention_plan& plan, const attention_unit& unit, int32_t line,
-                    int64_t stride, int64_t size) {
-    const int32_t number = unit.line + line % unit.lines;
-    const int64_t row = plan.batch->cu_seqlens[unit.segment] + number / plan.group;
-    const int32_t kv_head = unit.kv_head + line / unit.lines;
-    return row * stride + (kv_head * plan.group + number % plan.group) * size;
+// Of the heads of a row that share a KV head, and of the rows of a segment, side by side.
+int32_t line_number(const attention_unit& unit, int32_t line) {
+    return unit.line + line % unit.lines;
 }
 
+int64_t line_row(const attention_plan& plan, const attention_unit& unit, int32_t line) {
+    return plan.batch->cu_seqlens[unit.segment] + line_number(unit, line) / plan.group;
+}
+
+// Where a line lies in rows `stride` apart.
 int64_t line_offset(const attention_plan& plan, const attention_unit& unit, int32_t line,
                     int64_t stride) {
-    return line_offset(plan, unit, line, stride, plan.dim);
+    const int32_t kv_head = unit.kv_head + line / unit.lines;
+    const int32_t head = kv_head * plan.group + line_number(unit, line) % plan.group;
+    return line_row(plan, unit, line) * stride + (int64_t)head * plan.dim;
 }
 
 void take_queries(const attention_plan& plan, const attention_unit& unit, workspace* work) {
@@ -240,9 +243,8 @@ void finish_line(const attention_plan& plan, const attention_unit& unit, int32_t
     float* to = out.data + line_offset(plan, unit, line, out.stride);
     write_output(sums, sum, to, plan.dim);
     if (quantized.q == nullptr) return;
-    const int64_t scales = line_offset(plan, unit, line, quantized.d_stride, plan.dim / 32);
-    quantize_values(to, plan.dim, quantized.q + line_offset(plan, unit, line, quantized.q_stride),
-                    quantized.d + scales, quantized.s + scales);
+    quantize_values(quantized, to, line_row(plan, unit, line), line_offset(plan, unit, line, 0),
+                    plan.dim);
 }
 
 void run_unit(const attention_plan& plan, const attention_unit& unit, workspace* work) {

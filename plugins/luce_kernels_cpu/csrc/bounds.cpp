@@ -30,12 +30,20 @@ int lk_check_cache(const char* op, const char* side, const lk_cache& cache) {
 int lk_check_read(const char* op, const lk_weight* weight, const lk_rows& x,
                   const lk_quantized& xq) {
     const int64_t k = lk_weight_columns(weight);
-    if (lk_weight_takes_int8(weight)) {
-        if (xq.q != nullptr && xq.k == k) return 0;
-        return lk_fail("%s: xq: the weight reads int8 rows of %lld", op, static_cast<i64>(k));
+    const int32_t block = lk_weight_int8_block(weight);
+    if (block != 0) {
+        if (xq.q != nullptr && xq.k == k && xq.block == block) return 0;
+        return lk_fail("%s: xq: the weight reads int8 rows of %lld in blocks of %d", op,
+                       static_cast<i64>(k), block);
     }
     if (x.data != nullptr || (x.domain == LK_ROWS_FIXED && x.rows == 0)) return 0;
     return lk_fail("%s: x: the weight reads float rows", op);
+}
+
+bool lk_check_quantized(const lk_quantized& quantized, int32_t width, int32_t group) {
+    if (quantized.q == nullptr) return false;
+    const int32_t block = quantized.block;
+    return (block != 32 && block != 256) || group % block != 0 || quantized.k != width;
 }
 
 int lk_check_starts(const char* name, const int32_t* starts, int32_t segments, int32_t total) {
@@ -107,10 +115,9 @@ int add_attention(lk_bounds* bounds, const lk_attention_args& attention) {
         return lk_fail("attention: q of %d and out of %d do not fit %d heads of %d over %d KV heads",
                        attention.q.width, attention.out.width, attention.heads, k.dim, k.kv_heads);
     }
-    if (attention.quantized.q != nullptr &&
-        (k.dim % 32 != 0 || attention.quantized.k != attention.q.width)) {
-        return lk_fail("attention: quantized rows of %d do not fit %d heads of %d",
-                       attention.quantized.k, attention.heads, k.dim);
+    if (lk_check_quantized(attention.quantized, attention.q.width, k.dim)) {
+        return lk_fail("attention: quantized rows of %d in blocks of %d do not fit %d heads of %d",
+                       attention.quantized.k, attention.quantized.block, attention.heads, k.dim);
     }
     lk_narrow(&bounds->cache_blocks, k.rows / k.block_size);
     lk_narrow(&bounds->cache_blocks, v.rows / v.block_size);
@@ -126,6 +133,12 @@ int add_matmul(const lk_matmul_args& matmul) {
                        matmul.x.width, matmul.out.width, static_cast<i64>(n), static_cast<i64>(k));
     }
     return lk_check_read("matmul", matmul.weight, matmul.x, matmul.xq);
+}
+
+int check_int8(const char* op, const lk_quantized& quantized, int32_t width, int32_t group) {
+    if (!lk_check_quantized(quantized, width, group)) return 0;
+    return lk_fail("%s: int8 rows of %d in blocks of %d do not fit rows of %d, done %d at a time",
+                   op, quantized.k, quantized.block, width, group);
 }
 
 int add_embedding(lk_bounds* bounds, const lk_embedding_args& embedding) {
@@ -214,6 +227,18 @@ int check_counts(const lk_bounds* bounds, const lk_batch* batch) {
 
 int lk_bounds_add(lk_bounds* bounds, int32_t op, const void* args) {
     switch (op) {
+        case LK_OP_QUANTIZE: {
+            const auto& quantize = *static_cast<const lk_quantize_args*>(args);
+            return check_int8("quantize", quantize.out, quantize.x.width, quantize.x.width);
+        }
+        case LK_OP_NORM: {
+            const auto& norm = *static_cast<const lk_norm_args*>(args);
+            return check_int8("norm", norm.quantized, norm.x.width, norm.group);
+        }
+        case LK_OP_SWIGLU: {
+            const auto& swiglu = *static_cast<const lk_swiglu_args*>(args);
+            return check_int8("swiglu", swiglu.quantized, swiglu.gate.width, swiglu.gate.width);
+        }
         case LK_OP_MATMUL: return add_matmul(*static_cast<const lk_matmul_args*>(args));
         case LK_OP_EMBEDDING:
             return add_embedding(bounds, *static_cast<const lk_embedding_args*>(args));

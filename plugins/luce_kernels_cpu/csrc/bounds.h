@@ -57,6 +57,9 @@ int lk_check_read(const char* op, const lk_weight* weight, const lk_rows& x,
                   const lk_quantized& xq);
 int lk_check_cache(const char* op, const char* side, const lk_cache& cache);
 int lk_check_within(const char* name, const int32_t* values, int32_t count, int64_t limit);
+// Whether int8 rows of `width` values, if they are wanted, are not what a kernel writes that finishes
+// `group` values at a time.
+bool lk_check_quantized(const lk_quantized& quantized, int32_t width, int32_t group);
 int lk_check_starts(const char* name, const int32_t* starts, int32_t segments, int32_t total);
 
 #endif

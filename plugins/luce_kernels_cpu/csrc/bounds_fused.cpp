@@ -23,8 +23,7 @@ int check_projection(const char* op, const lk_rows& x, const lk_projection& proj
 int add_gate_up(const lk_gate_up_args& args) {
     if (check_projection("gate_up", args.x, args.gate, args.out.width)) return -1;
     if (check_projection("gate_up", args.x, args.up, args.out.width)) return -1;
-    if (args.quantized.q != nullptr &&
-        (args.out.width % 32 != 0 || args.quantized.k != args.out.width)) {
+    if (lk_check_quantized(args.quantized, args.out.width, args.out.width)) {
         return lk_fail("gate_up: quantized rows of %d do not fit out of %d", args.quantized.k,
                        args.out.width);
     }

@@ -87,7 +87,7 @@ int add_delta_replay(lk_bounds* bounds, const lk_gated_delta_replay_args& args) 
 int check_gated_norm(const lk_gated_norm_args& args) {
     if (args.group >= 1 && args.x.width % args.group == 0 && args.z.width == args.x.width &&
         args.out.width == args.x.width &&
-        (args.quantized.q == nullptr || args.group % 32 == 0)) {
+        !lk_check_quantized(args.quantized, args.x.width, args.group)) {
         return 0;
     }
     return lk_fail("gated_norm: x of %d, z of %d and out of %d in groups of %d", args.x.width,
@@ -97,7 +97,7 @@ int check_gated_norm(const lk_gated_norm_args& args) {
 int check_sigmoid_gate(const lk_sigmoid_gate_args& args) {
     if ((args.gate.width == 1 || args.gate.width == args.x.width) &&
         args.out.width == args.x.width &&
-        (args.quantized.q == nullptr || args.x.width % 32 == 0)) {
+        !lk_check_quantized(args.quantized, args.x.width, args.x.width)) {
         return 0;
     }
     return lk_fail("sigmoid_gate: x of %d, gate of %d and out of %d", args.x.width,
@@ -230,8 +230,11 @@ int check_moe_matmul(const lk_moe_matmul_args& args) {
                        "weight of %lld rows", args.x.width, args.out.width, args.experts, args.n,
                        static_cast<i64>(k), static_cast<i64>(lk_weight_rows(args.weight)));
     }
-    if (lk_weight_takes_int8(args.weight) && (args.xq.q == nullptr || args.xq.k != args.x.width)) {
-        return lk_fail("moe_matmul: xq: the weight reads int8 rows of %d", args.x.width);
+    const int32_t block = lk_weight_int8_block(args.weight);
+    if (block != 0 &&
+        (args.xq.q == nullptr || args.xq.k != args.x.width || args.xq.block != block)) {
+        return lk_fail("moe_matmul: xq: the weight reads int8 rows of %d in blocks of %d",
+                       args.x.width, block);
     }
     return check_route("moe_matmul", args.out, args.route, args.top_k);
 }

@@ -39,6 +39,10 @@ struct Format {
     bool needs_code_book;
 
     int subs() const { return block_values / BLOCK; }
+    // Values that share a scale in the int8 rows that it multiplies; 0: it reads float rows.
+    int int8_block() const {
+        return layout != Layout::INT8 ? 0 : block_values == SUPER ? SUPER : BLOCK;
+    }
 };
 
 // NULL if the type is unknown.

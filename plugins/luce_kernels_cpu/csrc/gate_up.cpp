@@ -10,9 +10,10 @@ namespace lk {
 namespace LK_ISA_NS {
 namespace {
 
-// A unit of work is as wide as a quant block.
-constexpr int UNIT_TILES = BLOCK / LANES;
-constexpr int KEPT_TILES = 2 * UNIT_TILES;
+// A unit of work is as wide as a block of the output's int8 form.
+int unit_width(const lk_gate_up_args& a) {
+    return a.quantized.q != nullptr ? a.quantized.block : BLOCK;
+}
 
 // Where the tiles of a unit, of gate and then of up, lie.
 struct Unit {
@@ -20,13 +21,15 @@ struct Unit {
     int tiles;
     int64_t column;
     int width;
+    int most_tiles;
 };
 
-Unit unit_at(const lk_weight& weight, int64_t index) {
-    const int64_t tile = index * UNIT_TILES, column = tile * LANES;
+Unit unit_at(const lk_weight& weight, int64_t index, int columns) {
+    const int most = columns / LANES;
+    const int64_t tile = index * most, column = tile * LANES;
     const int64_t tiles = weight.tiles - tile, width = weight.n - column;
-    return {tile, int(tiles < UNIT_TILES ? tiles : UNIT_TILES), column,
-            int(width < BLOCK ? width : BLOCK)};
+    return {tile, int(tiles < most ? tiles : most), column, int(width < columns ? width : columns),
+            most};
 }
 
 // The tiles of gate, then those of up, into group.out.
@@ -37,17 +40,17 @@ void multiply(const Product (&products)[2], const Unit& unit, bool last, Group<2
             const uint8_t* next = products[side].weight->tile(unit.tile + i + 1);
             if (i + 1 == unit.tiles) {
                 next = side == 0 ? other.tile(unit.tile)
-                                 : last ? nullptr : other.tile(unit.tile + UNIT_TILES);
+                                 : last ? nullptr : other.tile(unit.tile + unit.most_tiles);
             }
             run_tile(products[side], group.rows[side], unit.tile + i, next,
-                     group.out + (side * UNIT_TILES + i) * group.out_stride, group.work);
+                     group.out + (side * unit.most_tiles + i) * group.out_stride, group.work);
         }
     }
 }
 
 void finish_row(const lk_gate_up_args& a, int64_t row, const Unit& unit, const float* gate,
                 const float* up, int64_t tile_stride) {
-    float block[BLOCK];
+    float block[SUPER];
     float* out = a.out.data ? a.out.data + row * a.out.stride + unit.column : block;
     for (int i = 0; i < unit.tiles; ++i) {
         const int left = unit.width - i * LANES;
@@ -58,16 +61,12 @@ void finish_row(const lk_gate_up_args& a, int64_t row, const Unit& unit, const f
             gate_values(g, u, a.limit, left, out + i * LANES);
         }
     }
-    if (a.quantized.q) {
-        const int64_t scale = row * a.quantized.d_stride + unit.column / BLOCK;
-        quantize_block(out, a.quantized.q + row * a.quantized.q_stride + unit.column,
-                       a.quantized.d + scale, a.quantized.s + scale);
-    }
+    if (a.quantized.q) quantize_values(a.quantized, out, row, unit.column, unit.width);
 }
 
 void finish(const lk_gate_up_args& a, int64_t first, int count, const Unit& unit,
             const Group<2>& group) {
-    float* up = group.out + UNIT_TILES * group.out_stride;
+    float* up = group.out + unit.most_tiles * group.out_stride;
     const lk_projection* const sides[] = {&a.gate, &a.up};
     for (int side = 0; side < 2; ++side) {
         if (sides[side]->bias == nullptr) continue;
@@ -75,7 +74,7 @@ void finish(const lk_gate_up_args& a, int64_t first, int count, const Unit& unit
             const int left = unit.width - i * LANES;
             add_bias(sides[side]->bias + unit.column + i * LANES, count,
                      left < LANES ? left : LANES,
-                     group.out + (side * UNIT_TILES + i) * group.out_stride);
+                     group.out + (side * unit.most_tiles + i) * group.out_stride);
         }
     }
     for (int r = 0; r < count; ++r) {
@@ -90,13 +89,14 @@ void gate_up(const void* record, const lk_batch* batch, lk_worker* worker) {
     const int64_t all = lk_row_count(&a.x, batch);
     if (all == 0) return;
     const Product products[] = {{a.gate.weight, &a.x, &a.gate.xq}, {a.up.weight, &a.x, &a.up.xq}};
-    const lk_range share = lk_share((a.gate.weight->tiles + UNIT_TILES - 1) / UNIT_TILES, worker);
-    const int64_t step = group_rows(products, KEPT_TILES, 0, all, worker->scratch_bytes);
+    const int columns = unit_width(a), kept = 2 * columns / LANES;
+    const lk_range share = lk_share((a.gate.weight->n + columns - 1) / columns, worker);
+    const int64_t step = group_rows(products, kept, 0, all, worker->scratch_bytes);
     for (int64_t first = 0; first < all; first += step) {
         const int64_t count = step < all - first ? step : all - first;
-        Group<2> group = begin_group(products, KEPT_TILES, first, count, worker->scratch);
+        Group<2> group = begin_group(products, kept, first, count, worker->scratch);
         for (int64_t index = share.begin; index < share.end; index++) {
-            const Unit unit = unit_at(*a.gate.weight, index);
+            const Unit unit = unit_at(*a.gate.weight, index, columns);
             multiply(products, unit, index + 1 == share.end, group);
             finish(a, first, int(count), unit, group);
         }

@@ -16,12 +16,6 @@ constexpr int CHUNK = 256;  // columns of a unit of work: whole quant blocks
 
 vf sigmoid(vf x) { return div(set1(1.0f), add(set1(1.0f), exp(sub(zero(), x)))); }
 
-// The int8 form of values that begin at column `at` of a row.
-void quantize_part(const lk_quantized& to, const float* x, int64_t row, int64_t at, int n) {
-    quantize_values(x, n, to.q + row * to.q_stride + at, to.d + row * to.d_stride + at / 32,
-                 to.s + row * to.d_stride + at / 32);
-}
-
 }  // namespace
 
 void gated_norm(const void* record, const lk_batch* batch, lk_worker* worker) {
@@ -44,7 +38,7 @@ void gated_norm(const void* record, const lk_batch* batch, lk_worker* worker) {
                                       load_some(args.weight + at + i, n - i));
                 store_some(to + i, mul(normed, mul(gate, sigmoid(gate))), n - i);
             }
-            if (args.quantized.q) quantize_part(args.quantized, to, row, first + at, n);
+            if (args.quantized.q) quantize_values(args.quantized, to, row, first + at, n);
         }
     }
 }
@@ -65,7 +59,7 @@ void sigmoid_gate(const void* record, const lk_batch* batch, lk_worker* worker) 
             const vf by = shared ? set1(*gate) : load_some(gate + at + i, n - i);
             store_some(out + i, mul(load_some(x + i, n - i), sigmoid(by)), n - i);
         }
-        if (args.quantized.q) quantize_part(args.quantized, out, row, at, n);
+        if (args.quantized.q) quantize_values(args.quantized, out, row, at, n);
     }
 }
 

@@ -16,6 +16,8 @@
 #ifndef LUCE_INT8_TILE_H
 #define LUCE_INT8_TILE_H
 
+#include <type_traits>
+
 #include "kernels.h"
 #include "simd.h"
 
@@ -46,11 +48,15 @@ static inline Ints dot_group(Ints sum, Bytes w, const int8_t* q) {
 
 // The next tile is asked for while this one is multiplied: arithmetic fills the window of pending
 // instructions long before the loads in it fill the memory's.
-template <class F>
-static inline void fetch_block(const uint8_t* at) {
-    for (int i = 0; i < block_bytes<F>(); i += 64) {
+template <int BYTES>
+static inline void fetch_bytes(const uint8_t* at) {
+    for (int i = 0; i < BYTES; i += 64) {
         _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T0);
     }
+}
+template <class F>
+static inline void fetch_block(const uint8_t* at) {
+    fetch_bytes<block_bytes<F>()>(at);
 }
 
 // Where one block of the activations starts.
@@ -96,6 +102,29 @@ static inline __attribute__((always_inline)) void add_block(const Bytes* w, cons
                 sum[r] = f_fma(minimum[half], f_all(scaled), sum[r]);
             }
         }
+    }
+}
+
+// Calls rows(count, first) for as many rows at a time as registers have room for; `count` is a
+// std::integral_constant.
+template <class Call>
+static inline void for_rows(int rows, Call&& call) {
+    int row = 0;
+    for (; rows - row >= MAX_ROWS; row += MAX_ROWS) {
+        call(std::integral_constant<int, MAX_ROWS>(), row);
+    }
+    switch (rows - row) {
+        case 0: return;
+        case 1: return call(std::integral_constant<int, 1>(), row);
+        case 2: return call(std::integral_constant<int, 2>(), row);
+        case 3: return call(std::integral_constant<int, 3>(), row);
+        default:
+            if constexpr (MAX_ROWS > 4) {
+                if (rows - row == 4) call(std::integral_constant<int, 4>(), row);
+                if (rows - row == 5) call(std::integral_constant<int, 5>(), row);
+                if (rows - row == 6) call(std::integral_constant<int, 6>(), row);
+                if (rows - row == 7) call(std::integral_constant<int, 7>(), row);
+            }
     }
 }
 
@@ -153,28 +182,10 @@ static void int8_tile(const lk_weight& weight, int64_t tile, const Rows& rows, f
     const uint8_t* codes = weight.tile(tile);
     const uint8_t* side = codes + weight.side_offset;
     const int64_t file_blocks = weight.k / (F::SUBS * BLOCK);
-    for (int row = 0; row < rows.count;) {
-        const int left = rows.count - row;
-        float* at = out + row * LANES;
-        if (left >= MAX_ROWS) {
-            int8_rows<F, MAX_ROWS>(codes, side, file_blocks, rows, row, at);
-            row += MAX_ROWS;
-            continue;
-        }
-        switch (left) {
-            case 1: int8_rows<F, 1>(codes, side, file_blocks, rows, row, at); break;
-            case 2: int8_rows<F, 2>(codes, side, file_blocks, rows, row, at); break;
-            case 3: int8_rows<F, 3>(codes, side, file_blocks, rows, row, at); break;
-            default:
-                if constexpr (MAX_ROWS > 4) {
-                    if (left == 4) int8_rows<F, 4>(codes, side, file_blocks, rows, row, at);
-                    if (left == 5) int8_rows<F, 5>(codes, side, file_blocks, rows, row, at);
-                    if (left == 6) int8_rows<F, 6>(codes, side, file_blocks, rows, row, at);
-                    if (left == 7) int8_rows<F, 7>(codes, side, file_blocks, rows, row, at);
-                }
-        }
-        row += left;
-    }
+    for_rows(rows.count, [&](auto count, int first) {
+        int8_rows<F, decltype(count)::value>(codes, side, file_blocks, rows, first,
+                                             out + first * LANES);
+    });
 }
 
 // Offsets: -OFFSET times the sum of the quants that share a scale. Minima per 16 values: float

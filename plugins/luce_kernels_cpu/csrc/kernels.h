@@ -61,7 +61,9 @@ constexpr int64_t work_bytes(Layout layout, int64_t rows) {
     }
 }
 
-using QuantizeRow = void (*)(const float* x, int32_t k, int8_t* q, float* d, float* s);
+// The int8 form of n values that begin at column `at` of a row; both are whole blocks.
+using QuantizeRow = void (*)(const lk_quantized& to, const float* x, int64_t row, int64_t at,
+                             int32_t n);
 
 #define LK_DECLARE_DOTS(NS)                         \
     namespace NS {                                  \
@@ -75,7 +77,7 @@ using QuantizeRow = void (*)(const float* x, int32_t k, int8_t* q, float* d, flo
     LK_DECLARE_DOTS(NS)                                                          \
     namespace NS {                                                               \
     const Kernel* find_float_kernel(Layout, int32_t);                            \
-    void quantize_row(const float* x, int32_t k, int8_t* q, float* d, float* s); \
+    void quantize_row(const lk_quantized&, const float*, int64_t, int64_t, int32_t); \
     }
 LK_DECLARE_ISA(avx2)
 LK_DECLARE_ISA(avx512)

@@ -93,22 +93,26 @@ LK_API int32_t lk_set_code_book(int32_t ggml_type, const int8_t* entries, int64_
 LK_API int64_t lk_weight_bytes(const lk_weight* weight);
 LK_API int64_t lk_weight_rows(const lk_weight* weight);     // n
 LK_API int64_t lk_weight_columns(const lk_weight* weight);  // k
-LK_API int32_t lk_weight_takes_int8(const lk_weight* weight);  // else it reads float rows
+// Values that share a scale in the int8 rows that the weight multiplies, 32 or 256; 0 if it reads
+// float rows.
+LK_API int32_t lk_weight_int8_block(const lk_weight* weight);
 LK_API const char* lk_weight_kernel(const lk_weight* weight);  // e.g. "q4_1 avx512-vnni"
 
 // ---- kernels: one argument record each -------------------------------------------------------
 
 typedef void (*lk_kernel)(const void* args, const lk_batch* batch, lk_worker* worker);
 
-// Activations quantised to int8 per 32 values, once per row, for all matmuls that read them:
-// row r: k int8 values at q + r * q_stride, k/32 floats (scale) at d + r * d_stride, and k/32
-// floats (scale * sum of the 32 quants) at s + r * d_stride.
+// Activations quantised to int8, once per row, for all matmuls that read them: row r has k int8
+// values at q + r * q_stride, and at d + r * d_stride a scale for each `block` of them. At
+// s + r * d_stride lie k/32 floats (scale * sum of the 32 quants) where blocks have 32 values, and
+// k/16 int16 (sums of 16 quants) where they have 256. d_stride is at least k/32.
 typedef struct lk_quantized {
     int8_t* q;
     float* d;
     float* s;
     int64_t q_stride, d_stride;
     int32_t k;
+    int32_t block;  // 32 or 256
 } lk_quantized;
 
 typedef struct lk_quantize_args { lk_rows x; lk_quantized out; } lk_quantize_args;
@@ -186,7 +190,7 @@ typedef struct lk_attention_args {
     float* partials;         // shared by the workers, who cut short segments into parts with it;
     int64_t partials_bytes;  // NULL, or too small: a segment's head is one worker's.
                              // ceil(keys / LK_KV_PART) * heads * (dim + 18) floats a row
-    lk_quantized quantized;  // `q` set: also the int8 form of the output; dim is a multiple of 32
+    lk_quantized quantized;  // `q` set: also the int8 form of the output; dim is whole blocks
 } lk_attention_args;
 
 typedef struct lk_swiglu_args {

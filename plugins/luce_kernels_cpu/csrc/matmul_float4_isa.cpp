@@ -1,6 +1,6 @@
 // Tiles of IQ4_NL, IQ4_XS and MXFP4: codes go through a byte table that carries the offset.
 #include "codes.h"
-#include "int8_tile.h"
+#include "super_tile.h"
 
 namespace lk {
 namespace LK_ISA_NS {
@@ -36,17 +36,14 @@ struct Iq4Nl : TableFormat {
     }
 };
 
-struct Iq4Xs : TableFormat {
-    static constexpr int SUBS = 8, HEADER_BYTES = 32, SUB_BYTES = 16, OFFSET = 128;
-    static constexpr bool WIDE = true;
-    struct Header {
-        Floats d;
-    };
-    static inline Header header(const uint8_t* at) { return {f_from_half(at)}; }
+struct Iq4Xs {
+    static constexpr Planes PLANES = Planes::NIBBLES;
+    static constexpr int HEADER_BYTES = 32, SUB_BYTES = 16, HALVES = 1, OFFSET = 128;
+    static constexpr bool WIDE = true, MINIMA = false;
+    static constexpr Split SPLIT = Split::PRODUCT;
     static inline void codes(const uint8_t* at, Bytes* w) { table_codes<IQ4_BYTES>(at, w); }
-    static inline void side(const uint8_t* at, const Header& h, Floats* scale, Floats*) {
-        scale[0] = f_mul(h.d, f_from_s8(at));
-    }
+    static inline void scales(const uint8_t* at, Ints* out) { out[0] = i_from_s8(at); }
+    static inline void minima(const uint8_t*, Ints*) {}
 };
 
 struct Mxfp4 : TableFormat {
@@ -61,7 +58,7 @@ struct Mxfp4 : TableFormat {
 };
 
 constexpr Kernel IQ4_NL = int8_kernel<Iq4Nl>();
-constexpr Kernel IQ4_XS = int8_kernel<Iq4Xs>();
+constexpr Kernel IQ4_XS = super_kernel<Iq4Xs>();
 constexpr Kernel MXFP4 = int8_kernel<Mxfp4>();
 
 }  // namespace

@@ -1,75 +1,65 @@
-// Tiles of Q2_K .. Q6_K. Side data: see formats_k.cpp. d times a small scale is exact in float32.
+// Tiles of Q2_K .. Q6_K. Side data: see formats_k.cpp.
 #include "codes.h"
-#include "int8_tile.h"
+#include "super_tile.h"
 
 namespace lk {
 namespace LK_ISA_NS {
 namespace {
 
-struct Super {
-    static constexpr int SUBS = 8, SUB_BYTES = 32;
+struct Part {
+    static constexpr int SUB_BYTES = 32;
+    static constexpr bool WIDE = false;
 };
 
 // Scale and minimum per 32 values: Q4_K, Q5_K.
 template <Planes P>
-struct WithMinima : Super {
+struct WithMinima : Part {
     static constexpr Planes PLANES = P;
-    static constexpr int HEADER_BYTES = 64, HALVES = 1, MINIMA = 1, OFFSET = 0;
-    static constexpr bool WIDE = false;
-    struct Header {
-        Floats d, minus_dmin;
-    };
-    static inline Header header(const uint8_t* at) {
-        return {f_from_half(at), f_negative(f_from_half(at + 32))};
-    }
+    static constexpr int HEADER_BYTES = 64, HALVES = 1, OFFSET = 0;
+    static constexpr bool MINIMA = true;
+    static constexpr Split SPLIT = Split::SCALE;
     static inline void codes(const uint8_t* at, Bytes* w) { load_codes<P>(at, w); }
-    static inline void side(const uint8_t* at, const Header& h, Floats* scale, Floats* minimum) {
-        scale[0] = f_mul(h.d, f_from_u8(at));
-        minimum[0] = f_mul(h.minus_dmin, f_from_u8(at + LANES));
-    }
+    static inline void scales(const uint8_t* at, Ints* out) { out[0] = i_from_u8(at); }
+    static inline void minima(const uint8_t* at, Ints* out) { out[0] = i_from_u8(at + LANES); }
 };
 
 // Signed scale per 16 values: Q3_K, Q6_K.
-template <Planes P, int OFFSET_>
-struct Signed : Super {
+template <Planes P, int OFFSET_, Split SPLIT_>
+struct Signed : Part {
     static constexpr Planes PLANES = P;
-    static constexpr int HEADER_BYTES = 32, HALVES = 2, MINIMA = 0, OFFSET = OFFSET_;
-    static constexpr bool WIDE = false;
-    struct Header {
-        Floats d;
-    };
-    static inline Header header(const uint8_t* at) { return {f_from_half(at)}; }
+    static constexpr int HEADER_BYTES = 32, HALVES = 2, OFFSET = OFFSET_;
+    static constexpr bool MINIMA = false;
+    static constexpr Split SPLIT = SPLIT_;
     static inline void codes(const uint8_t* at, Bytes* w) { load_codes<P>(at, w); }
-    static inline void side(const uint8_t* at, const Header& h, Floats* scale, Floats*) {
-        scale[0] = f_mul(h.d, f_from_s8(at));
-        scale[1] = f_mul(h.d, f_from_s8(at + LANES));
+    static inline void scales(const uint8_t* at, Ints* out) {
+        out[0] = i_from_s8(at);
+        out[1] = i_from_s8(at + LANES);
     }
+    static inline void minima(const uint8_t*, Ints*) {}
 };
 
 // Scale and minimum per 16 values, a nibble each: Q2_K.
-struct Nibbled : Super {
+struct Nibbled : Part {
     static constexpr Planes PLANES = Planes::PAIRS;
-    static constexpr int HEADER_BYTES = 64, HALVES = 2, MINIMA = 2, OFFSET = 0;
-    static constexpr bool WIDE = false;
-    using Header = WithMinima<Planes::NIBBLES>::Header;
-    static inline Header header(const uint8_t* at) {
-        return WithMinima<Planes::NIBBLES>::header(at);
-    }
+    static constexpr int HEADER_BYTES = 64, HALVES = 2, OFFSET = 0;
+    static constexpr bool MINIMA = true;
+    static constexpr Split SPLIT = Split::NONE;
     static inline void codes(const uint8_t* at, Bytes* w) { load_codes<PLANES>(at, w); }
-    static inline void side(const uint8_t* at, const Header& h, Floats* scale, Floats* minimum) {
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-            scale[half] = f_mul(h.d, f_from_low_nibbles(at + half * LANES));
-            minimum[half] = f_mul(h.minus_dmin, f_from_high_nibbles(at + half * LANES));
-        }
+    static inline void scales(const uint8_t* at, Ints* out) {
+        out[0] = i_from_low_nibbles(at);
+        out[1] = i_from_low_nibbles(at + LANES);
+    }
+    static inline void minima(const uint8_t* at, Ints* out) {
+        out[0] = i_from_high_nibbles(at);
+        out[1] = i_from_high_nibbles(at + LANES);
     }
 };
 
-constexpr Kernel Q2_K = int8_kernel<Nibbled>();
-constexpr Kernel Q3_K = int8_kernel<Signed<Planes::PAIRS_BIT, 4>>();
-constexpr Kernel Q4_K = int8_kernel<WithMinima<Planes::NIBBLES>>();
-constexpr Kernel Q5_K = int8_kernel<WithMinima<Planes::NIBBLES_BIT>>();
-constexpr Kernel Q6_K = int8_kernel<Signed<Planes::NIBBLES_PAIR, 32>>();
+constexpr Kernel Q2_K = super_kernel<Nibbled>();
+constexpr Kernel Q3_K = super_kernel<Signed<Planes::PAIRS_BIT, 4, Split::NEGATED>>();
+constexpr Kernel Q4_K = super_kernel<WithMinima<Planes::NIBBLES>>();
+constexpr Kernel Q5_K = super_kernel<WithMinima<Planes::NIBBLES_BIT>>();
+constexpr Kernel Q6_K = super_kernel<Signed<Planes::NIBBLES_PAIR, 32, Split::PRODUCT>>();
 
 }  // namespace
 

@@ -108,10 +108,12 @@ Rows gather(const lk_weight& weight, const Group& group, uint8_t* to) {
     }
     rows.q_stride = k;
     rows.d_stride = blocks;
+    const int64_t scales = k / weight.format->int8_block();
     const auto source = [&](int i) {
-        const int64_t row = group.row(i), at = group.input(i) * blocks;
-        return Rows{1, a.xq.q + row * a.xq.q_stride + at * BLOCK,
-                    a.xq.d + row * a.xq.d_stride + at, a.xq.s + row * a.xq.d_stride + at,
+        const int64_t row = group.row(i), at = group.input(i);
+        const float* s = a.xq.s + row * a.xq.d_stride + at * blocks;
+        return Rows{1, a.xq.q + row * a.xq.q_stride + at * k,
+                    a.xq.d + row * a.xq.d_stride + at * scales, s,
                     nullptr, nullptr, 0, 0, 0, 0, nullptr, 0};
     };
     if (group.count == 1) {
@@ -127,7 +129,7 @@ Rows gather(const lk_weight& weight, const Group& group, uint8_t* to) {
     for (int i = 0; i < group.count; ++i) {
         const Rows from = source(i);
         std::memcpy(q + i * k, from.q, size_t(k));
-        std::memcpy(d + i * blocks, from.d, size_t(blocks) * sizeof(float));
+        std::memcpy(d + i * blocks, from.d, size_t(scales) * sizeof(float));
         std::memcpy(s + i * blocks, from.s, size_t(blocks) * sizeof(float));
     }
     rows.q = q;

@@ -13,9 +13,6 @@ constexpr int CHUNK = 256;
 
 // One row with its int8 form, and its floats if `out` is not NULL.
 void quantized_row(const lk_norm_args& args, const float* x, float* out, int64_t row) {
-    int8_t* q = args.quantized.q + row * args.quantized.q_stride;
-    float* d = args.quantized.d + row * args.quantized.d_stride;
-    float* s = args.quantized.s + row * args.quantized.d_stride;
     float chunk[CHUNK];
     for (int start = 0; start < args.x.width; start += args.group) {
         const float scale = inverse_rms(x + start, args.group, args.eps);
@@ -23,7 +20,7 @@ void quantized_row(const lk_norm_args& args, const float* x, float* out, int64_t
             const int n = args.group - i < CHUNK ? args.group - i : CHUNK, at = start + i;
             float* values = out ? out + at : chunk;
             scale_values(x + at, args.weight + i, scale, n, values);
-            quantize_values(values, n, q + at, d + at / 32, s + at / 32);
+            quantize_values(args.quantized, values, row, at, n);
         }
     }
 }

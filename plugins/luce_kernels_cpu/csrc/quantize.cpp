@@ -5,7 +5,7 @@
 namespace lk {
 namespace {
 
-constexpr int64_t PIECE = 16 * BLOCK;  // values that one worker takes at a time
+constexpr int64_t PIECE = 2 * SUPER;  // values that one worker takes at a time
 
 }  // namespace
 
@@ -28,10 +28,8 @@ void lk_quantize(const void* args, const lk_batch* batch, lk_worker* worker) {
     const int64_t first = all * worker->index / worker->count;
     const int64_t last = all * (worker->index + 1) / worker->count;
     for (int64_t i = first; i < last; ++i) {
-        const int64_t row = i / pieces, at = i % pieces * PIECE, block = at / BLOCK;
+        const int64_t row = i / pieces, at = i % pieces * PIECE;
         const int64_t size = at + PIECE < k ? PIECE : k - at;
-        const int64_t scale = row * a.out.d_stride + block;
-        quantize(a.x.data + row * a.x.stride + at, int32_t(size),
-                 a.out.q + row * a.out.q_stride + at, a.out.d + scale, a.out.s + scale);
+        quantize(a.out, a.x.data + row * a.x.stride + at, row, at, int32_t(size));
     }
 }

@@ -6,8 +6,8 @@
 namespace lk {
 namespace LK_ISA_NS {
 
-void quantize_row(const float* x, int32_t k, int8_t* q, float* d, float* s) {
-    quantize_values(x, k, q, d, s);
+void quantize_row(const lk_quantized& to, const float* x, int64_t row, int64_t at, int32_t n) {
+    quantize_values(to, x, row, at, n);
 }
 
 }  // namespace LK_ISA_NS

@@ -1,10 +1,11 @@
-// One row of activations to int8 per 32 values: inline, so that norm and swiglu can fuse it. The
-// same bits on every instruction set.
+// One row of activations to int8 per 32 or 256 values: inline, so that norm and swiglu can fuse it.
+// The same bits on every instruction set.
 //
-// As ggml's Q8_1: d = max|x| / 127, q = x * (127 / max|x|) to the nearest, ties to even; s is
-// d * sum(q) in float32, where ggml stores both as fp16. Blocks whose largest value is below
-// 2^-120 become zeros. A block with a NaN or an infinity gets d = s = NaN and q = 0, so that
-// whatever reads the row becomes NaN.
+// d = max|x| / 127, q = x * (127 / max|x|) to the nearest, ties to even. Per 32 values as ggml's
+// Q8_1: s is d * sum(q) in float32, where ggml stores both as fp16. Per 256 as its Q8_K: with the
+// sums of 16 quants as int16. Blocks whose largest value is below 2^-120 become zeros. A block with
+// a NaN or an infinity gets d = NaN (and s = NaN) and q = 0, so that whatever reads the row becomes
+// NaN.
 #ifndef LUCE_QUANTIZE_ROW_H
 #define LUCE_QUANTIZE_ROW_H
 
@@ -12,6 +13,8 @@
 
 #include <cstdint>
 #include <limits>
+
+#include "luce_kernels.h"
 
 namespace lk {
 namespace LK_ISA_NS {
@@ -53,6 +56,26 @@ static inline void quantize_block(const float* x, int8_t* q, float* d, float* s)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16), _mm512_cvtepi32_epi8(qb));
     *d = scale.d;
     *s = scale.d * float(_mm512_reduce_add_epi32(_mm512_add_epi32(qa, qb)));
+}
+
+static inline float largest_of_256(const float* x) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
+    __m512i largest[2] = {};
+    for (int i = 0; i < 256; i += 32) {
+        for (int j = 0; j < 2; ++j) {
+            const __m512i bits = _mm512_loadu_si512(x + i + 16 * j);
+            largest[j] = _mm512_max_epu32(largest[j], _mm512_and_si512(bits, magnitude));
+        }
+    }
+    const uint32_t bits = _mm512_reduce_max_epu32(_mm512_max_epu32(largest[0], largest[1]));
+    float top;
+    __builtin_memcpy(&top, &bits, 4);
+    return top;
+}
+
+static inline __m128i sixteen_quants(const float* x, float inverse) {
+    return _mm512_cvtepi32_epi8(
+        _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inverse))));
 }
 
 #else
@@ -98,12 +121,61 @@ static inline void quantize_block(const float* x, int8_t* q, float* d, float* s)
                                                  _mm256_add_epi32(quants[2], quants[3]))));
 }
 
+static inline float largest_of_256(const float* x) {
+    const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
+    __m256i largest[2] = {};
+    for (int i = 0; i < 256; i += 16) {
+        for (int j = 0; j < 2; ++j) {
+            const __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(x + i + 8 * j));
+            largest[j] = _mm256_max_epu32(largest[j], _mm256_and_si256(bits, magnitude));
+        }
+    }
+    const uint32_t bits = largest_of(_mm256_max_epu32(largest[0], largest[1]));
+    float top;
+    __builtin_memcpy(&top, &bits, 4);
+    return top;
+}
+
+static inline __m128i sixteen_quants(const float* x, float inverse) {
+    const __m256 all = _mm256_set1_ps(inverse);
+    const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), all));
+    const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), all));
+    // The pack works on 128-bit halves.
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xD8);
+    return _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
+
 #endif
 
-// k is a multiple of 32.
-static inline void quantize_values(const float* x, int32_t k, int8_t* q, float* d, float* s) {
-    for (int32_t block = 0; block < k / 32; ++block) {
-        quantize_block(x + 32 * block, q + 32 * block, d + block, s + block);
+static inline void quantize_super(const float* x, int8_t* q, float* d, int16_t* sums) {
+    const BlockScale scale = block_scale(largest_of_256(x));
+    const __m128i middle = _mm_set1_epi8(char(0x80));
+    for (int i = 0; i < 16; ++i) {
+        // Not 0 * x: x may be infinite.
+        const __m128i quants = scale.inverse != 0.0f ? sixteen_quants(x + 16 * i, scale.inverse)
+                                                     : _mm_setzero_si128();
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16 * i), quants);
+        const __m128i halves = _mm_sad_epu8(_mm_xor_si128(quants, middle), _mm_setzero_si128());
+        sums[i] = int16_t(_mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - 16 * 128);
+    }
+    *d = scale.d;
+}
+
+// The int8 form of n values that begin at column `at` of a row; both are whole blocks.
+static inline void quantize_values(const lk_quantized& to, const float* x, int64_t row, int64_t at,
+                                   int32_t n) {
+    int8_t* q = to.q + row * to.q_stride + at;
+    float* d = to.d + row * to.d_stride;
+    float* s = to.s + row * to.d_stride;
+    if (to.block == 32) {
+        for (int32_t i = 0; i < n; i += 32) {
+            quantize_block(x + i, q + i, d + (at + i) / 32, s + (at + i) / 32);
+        }
+        return;
+    }
+    auto* sums = reinterpret_cast<int16_t*>(s);
+    for (int32_t i = 0; i < n; i += 256) {
+        quantize_super(x + i, q + i, d + (at + i) / 256, sums + (at + i) / 16);
     }
 }
 

@@ -65,18 +65,17 @@ static inline Floats f_from_odd_bf16(const uint8_t* p) {
     return {_mm256_castsi256_ps(_mm256_and_si256(eight_pairs(p), upper)),
             _mm256_castsi256_ps(_mm256_and_si256(eight_pairs(p + 32), upper))};
 }
-static inline Floats f_from_u8(const uint8_t* p) { return f_from_ints(i_from_u8(p)); }
-static inline Floats f_from_s8(const uint8_t* p) {
-    return f_from_ints({_mm256_cvtepi8_epi32(eight(p)), _mm256_cvtepi8_epi32(eight(p + 8))});
+static inline Ints i_from_s8(const uint8_t* p) {
+    return {_mm256_cvtepi8_epi32(eight(p)), _mm256_cvtepi8_epi32(eight(p + 8))};
 }
-static inline Floats f_from_low_nibbles(const uint8_t* p) {
+static inline Ints i_from_low_nibbles(const uint8_t* p) {
     const Ints x = i_from_u8(p);
     const __m256i mask = _mm256_set1_epi32(15);
-    return f_from_ints({_mm256_and_si256(x.lo, mask), _mm256_and_si256(x.hi, mask)});
+    return {_mm256_and_si256(x.lo, mask), _mm256_and_si256(x.hi, mask)};
 }
-static inline Floats f_from_high_nibbles(const uint8_t* p) {
+static inline Ints i_from_high_nibbles(const uint8_t* p) {
     const Ints x = i_from_u8(p);
-    return f_from_ints({_mm256_srli_epi32(x.lo, 4), _mm256_srli_epi32(x.hi, 4)});
+    return {_mm256_srli_epi32(x.lo, 4), _mm256_srli_epi32(x.hi, 4)};
 }
 // 2^(e - 128) of exponent bytes e: subnormal for e below 2 (MXFP4's scale, halved).
 static inline __m256 eight_from_exponents(__m256i e) {
@@ -102,6 +101,22 @@ static inline Floats f_from_e4m3(const uint8_t* p) {
 
 static inline Ints i_zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 static inline Ints i_all(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+static inline Ints i_add(Ints a, Ints b) {
+    return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+static inline Ints i_mul(Ints a, Ints b) {
+    return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)};
+}
+// Two 16-bit words per lane: `low` is not negative, both fit.
+static inline Ints i_pair(Ints low, Ints high) {
+    return {_mm256_or_si256(low.lo, _mm256_slli_epi32(high.lo, 16)),
+            _mm256_or_si256(low.hi, _mm256_slli_epi32(high.hi, 16))};
+}
+// Lane sums of two products of 16-bit words.
+static inline Ints dot2(Ints sum, Ints a, Ints b) {
+    return {_mm256_add_epi32(sum.lo, _mm256_madd_epi16(a.lo, b.lo)),
+            _mm256_add_epi32(sum.hi, _mm256_madd_epi16(a.hi, b.hi))};
+}
 
 static inline Bytes b_load(const uint8_t* p) {
     const auto* v = reinterpret_cast<const __m256i*>(p);

@@ -45,18 +45,13 @@ static inline Floats f_from_odd_bf16(const uint8_t* p) {
     const __m512i upper = _mm512_set1_epi32(int32_t(0xFFFF0000));
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), upper));
 }
-static inline Floats f_from_u8(const uint8_t* p) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(p)));
+static inline Ints i_from_u8(const uint8_t* p) { return _mm512_cvtepu8_epi32(sixteen(p)); }
+static inline Ints i_from_s8(const uint8_t* p) { return _mm512_cvtepi8_epi32(sixteen(p)); }
+static inline Ints i_from_low_nibbles(const uint8_t* p) {
+    return _mm512_and_si512(i_from_u8(p), _mm512_set1_epi32(15));
 }
-static inline Floats f_from_s8(const uint8_t* p) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen(p)));
-}
-static inline Floats f_from_low_nibbles(const uint8_t* p) {
-    return _mm512_cvtepi32_ps(
-        _mm512_and_si512(_mm512_cvtepu8_epi32(sixteen(p)), _mm512_set1_epi32(15)));
-}
-static inline Floats f_from_high_nibbles(const uint8_t* p) {
-    return _mm512_cvtepi32_ps(_mm512_srli_epi32(_mm512_cvtepu8_epi32(sixteen(p)), 4));
+static inline Ints i_from_high_nibbles(const uint8_t* p) {
+    return _mm512_srli_epi32(i_from_u8(p), 4);
 }
 // 2^(e - 128) of exponent bytes e: subnormal for e below 2 (MXFP4's scale, halved).
 static inline Floats f_from_exponents(const uint8_t* p) {
@@ -77,6 +72,12 @@ static inline Floats f_from_ints(Ints x) { return _mm512_cvtepi32_ps(x); }
 static inline Ints i_zero() { return _mm512_setzero_si512(); }
 static inline Ints i_all(int32_t x) { return _mm512_set1_epi32(x); }
 static inline Ints i_load(const int32_t* p) { return _mm512_loadu_si512(p); }
+static inline Ints i_add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+static inline Ints i_mul(Ints a, Ints b) { return _mm512_mullo_epi32(a, b); }
+// Two 16-bit words per lane: `low` is not negative, both fit.
+static inline Ints i_pair(Ints low, Ints high) {
+    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
 
 static inline Bytes b_load(const uint8_t* p) { return _mm512_loadu_si512(p); }
 static inline Bytes b_all(uint8_t x) { return _mm512_set1_epi8(char(x)); }
@@ -116,6 +117,8 @@ static inline Ints dot4(Ints sum, Bytes w, const int8_t* q) {
 // from -128 times the sum of q; otherwise it multiplies w - 128.
 constexpr bool OFFSET_IN_SUM = true;
 static inline Ints dot4_offset(Ints sum, Bytes w, const int8_t* q) { return dot4(sum, w, q); }
+// Lane sums of two products of 16-bit words.
+static inline Ints dot2(Ints sum, Ints a, Ints b) { return _mm512_dpwssd_epi32(sum, a, b); }
 
 #else
 
@@ -135,6 +138,9 @@ static inline Ints dot4_offset(Ints sum, Bytes w, const int8_t* q) {
     const __m512i signed_x =
         _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(v), _mm512_setzero_si512(), x);
     return pairs_to_sum(sum, _mm512_maddubs_epi16(_mm512_abs_epi8(v), signed_x));
+}
+static inline Ints dot2(Ints sum, Ints a, Ints b) {
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
 }
 
 #endif

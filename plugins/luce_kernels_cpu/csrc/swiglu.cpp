@@ -25,11 +25,7 @@ void swiglu(const void* record, const lk_batch* batch, lk_worker* worker) {
         float* out = args.out.data ? args.out.data + row * args.out.stride + at : chunk;
         gate_values(args.gate.data + row * args.gate.stride + at,
                     args.up.data + row * args.up.stride + at, args.limit, n, out);
-        if (args.quantized.q) {
-            quantize_values(out, n, args.quantized.q + row * args.quantized.q_stride + at,
-                         args.quantized.d + row * args.quantized.d_stride + at / 32,
-                         args.quantized.s + row * args.quantized.d_stride + at / 32);
-        }
+        if (args.quantized.q) quantize_values(args.quantized, out, row, at, n);
     }
 }
 

@@ -18,8 +18,8 @@ LK_API int64_t lk_weight_bytes(const lk_weight* weight) { return weight->bytes; 
 LK_API int64_t lk_weight_rows(const lk_weight* weight) { return weight->n; }
 LK_API int64_t lk_weight_columns(const lk_weight* weight) { return weight->k; }
 LK_API const char* lk_weight_kernel(const lk_weight* weight) { return weight->name; }
-LK_API int32_t lk_weight_takes_int8(const lk_weight* weight) {
-    return weight->format->layout == lk::Layout::INT8;
+LK_API int32_t lk_weight_int8_block(const lk_weight* weight) {
+    return weight->format->int8_block();
 }
 
 }  // extern "C"

@@ -21,6 +21,7 @@ namespace lk {
 
 constexpr int LANES = 16;
 constexpr int BLOCK = 32;  // values that share one activation scale
+constexpr int SUPER = 256;  // the same for types whose file blocks have scales inside
 constexpr int MAX_WORKERS = 1024;  // of lk_pool_create
 constexpr int64_t MAX_K = 1 << 20;
 // With it no F16 value is subnormal, nor are its bits from the ninth on.

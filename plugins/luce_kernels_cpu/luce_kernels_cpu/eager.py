@@ -38,7 +38,7 @@ def quant_matmul(
     x = representable(x)
     rows = x.shape[0]
     batch = structs.Batch(rows=rows)
-    made = QuantizedRows(x) if weight.takes_int8 else None
+    made = QuantizedRows(x, weight.int8_block) if weight.takes_int8 else None
     quantized = NO_QUANTIZED if made is None else made.record
     args = structs.MatmulArgs(
         weight.handle, tensor_rows(x), quantized, address(bias), NO_ROWS, tensor_rows(out)

@@ -10,7 +10,6 @@ from luce_kernels_cpu.fuse_heads import fuse_heads
 from luce_kernels_cpu.fuse_projections import fuse_projections
 from luce_kernels_cpu.graph import Graph, QuantizedValue, Record, Value
 from luce_kernels_cpu.structs import Op
-from luce_kernels_cpu.views import QUANT_BLOCK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,47 +89,58 @@ def _fuse_residuals(graph: Graph) -> None:
     graph.records = [record for record in graph.records if record not in moved]
 
 
-def _writes_int8(record: Record) -> bool:
-    """Whether its kernel can write the int8 form of its output rows as well. What it finishes at a
-    time must be whole blocks."""
+def _int8_group(record: Record) -> int:
+    """How many values of an output row its kernel finishes at a time, if it can write their int8
+    form as well: that must be whole blocks. 0 if it cannot."""
     native = record.native
     if native is not None:
         group = native.int8_group
-        return group is not None and group(record.constants, record.out.width) % QUANT_BLOCK == 0
+        return 0 if group is None else group(record.constants, record.out.width)
     match record.op:
         case Op.SWIGLU | Op.GATE_UP:
-            return True
+            return record.out.width
         case Op.NORM:
-            return bool(record.constants["group"] % QUANT_BLOCK == 0)
+            return int(record.constants["group"])
         case Op.ATTENTION:
-            return bool(record.constants["head_dim"] % QUANT_BLOCK == 0)
+            return int(record.constants["head_dim"])
         case _:
-            return False
+            return 0
 
 
-def _reads_int8(record: Record) -> bool:
-    """Whether it multiplies its rows `x` in their int8 form."""
+def _int8_block(record: Record) -> int:
+    """How many values share a scale where it multiplies its rows `x` in their int8 form, else 0."""
     if record.native is not None:
-        return record.native.takes_int8(record.constants)
-    return record.op in PRODUCTS and any(each.takes_int8 for each in record.weights)
+        return record.native.int8_block(record.constants)
+    if record.op not in PRODUCTS:
+        return 0
+    blocks = {each.int8_block for each in record.weights} - {0}
+    assert len(blocks) < 2, blocks  # those that are fused read one form
+    return blocks.pop() if blocks else 0
 
 
 def _quantize_inputs(graph: Graph, *, share: bool) -> None:
-    """Shared: one int8 form for all matmuls that read the same rows, made where the rows are made
-    if that kernel can, else by a record of its own."""
-    made: dict[tuple[Value, int, int], QuantizedValue] = {}
-    producers = {r.out.value: r for r in graph.records if _writes_int8(r)}
+    """Shared: one int8 form for all matmuls that read the same rows in the same blocks, made where
+    the rows are made if that kernel can, else by a record of its own."""
+    made: dict[tuple[Value, int, int, int], QuantizedValue] = {}
+    producers = {r.out.value: r for r in graph.records if _int8_group(r)}
     records: list[Record] = []
     for record in graph.records:
-        if _reads_int8(record):
+        block = _int8_block(record)
+        if block:
             x = record.views["x"]
-            key = (x.value, x.offset, x.width)
+            key = (x.value, x.offset, x.width, block)
             quantized = made.get(key) if share else None
             if quantized is None:
-                quantized = QuantizedValue(x.value.max_rows, x.width)
+                quantized = QuantizedValue(x.value.max_rows, x.width, block)
                 made[key] = quantized
                 producer = producers.get(x.value)
-                if share and producer is not None and x.is_whole:
+                if (
+                    share
+                    and producer is not None
+                    and producer.quantized_out is None
+                    and _int8_group(producer) % block == 0
+                    and x.is_whole
+                ):
                     producer.quantized_out = quantized
                 else:
                     records.append(Record(Op.QUANTIZE, x, {"x": x}, quantized_out=quantized))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from luce_kernels_cpu.graph import Graph, Record
+from luce_kernels_cpu.graph import Graph, Record, read_one_form
 from luce_kernels_cpu.structs import Op
 
 
 def fuse_gate_up(graph: Graph) -> None:
-    """`swiglu` of two products of the same rows, which nobody else reads, becomes a GATE_UP."""
+    """`swiglu` of two products of the same rows, which nobody else reads, becomes a GATE_UP, if
+    both multiply them in one form."""
     product = graph.product_finder()
     gone: set[Record] = set()
 
@@ -16,6 +17,8 @@ def fuse_gate_up(graph: Graph) -> None:
             continue
         gate, up = product(record.views["gate"]), product(record.views["up"])
         if gate is None or up is None or gate.views["x"] != up.views["x"]:
+            continue
+        if not read_one_form((gate, up)):
             continue
         graph.records[place] = Record(
             Op.GATE_UP,

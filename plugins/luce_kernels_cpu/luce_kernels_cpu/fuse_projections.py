@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from luce_kernels_cpu.fused_structs import turn_width
-from luce_kernels_cpu.graph import Graph, Record, Value, View
+from luce_kernels_cpu.graph import Graph, Record, Value, View, read_one_form
 from luce_kernels_cpu.structs import Domain, Op
 
 _TILE = 16
@@ -15,8 +15,8 @@ _SIDES = ("q", "k", "v")
 
 def fuse_projections(graph: Graph) -> None:
     """A ROPE_WRITE and the three products it reads become a PROJECT_HEADS, if nobody else reads
-    these, they multiply the same rows, and heads are of whole tiles. How rows turn is found once
-    for all layers, by TURNS at the start of the step."""
+    these, they multiply the same rows in one form, and heads are of whole tiles. How rows turn is
+    found once for all layers, by TURNS at the start of the step."""
     product = graph.product_finder()
     turns: dict[tuple[Any, ...], Record] = {}
     gone: set[Record] = set()
@@ -26,6 +26,8 @@ def fuse_projections(graph: Graph) -> None:
         found = [product(record.views[side]) for side in _SIDES]
         sides = [each for each in found if each is not None]
         if len(sides) < len(found) or any(r.views["x"] != sides[0].views["x"] for r in sides):
+            continue
+        if not read_one_form(sides):
             continue
         rope = record.constants["q"]
         turn = turns.setdefault(_turning(rope), _turns(record))

@@ -7,7 +7,7 @@ look at who reads what. Memory is shared again in schedule.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
@@ -45,10 +45,11 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class QuantizedValue:
-    """The int8 form of rows of k values."""
+    """The int8 form of rows of k values, of which `block` share a scale."""
 
     max_rows: int
     k: int
+    block: int
 
     @property
     def nbytes(self) -> int:
@@ -174,6 +175,12 @@ class Graph:
             return found if alone and found is not None and "residual" not in found.views else None
 
         return product
+
+
+def read_one_form(records: Sequence[Record]) -> bool:
+    """Whether those of the records' weights that multiply int8 rows multiply the same."""
+    weights = [weight for record in records for weight in record.weights]
+    return len({weight.int8_block for weight in weights} - {0}) < 2
 
 
 class _Builder:

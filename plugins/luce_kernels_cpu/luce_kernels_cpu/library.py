@@ -35,7 +35,7 @@ _FUNCTIONS: tuple[tuple[str, object, tuple[object, ...]], ...] = (
     ("lk_weight_bytes", c.c_int64, (c.c_void_p,)),
     ("lk_weight_rows", c.c_int64, (c.c_void_p,)),
     ("lk_weight_columns", c.c_int64, (c.c_void_p,)),
-    ("lk_weight_takes_int8", c.c_int32, (c.c_void_p,)),
+    ("lk_weight_int8_block", c.c_int32, (c.c_void_p,)),
     ("lk_weight_kernel", c.c_char_p, (c.c_void_p,)),
     ("lk_peak_int8", c.c_double, (c.c_void_p,)),
     ("lk_peak_float", c.c_double, (c.c_void_p,)),

@@ -33,4 +33,4 @@ class Memory:
     def quantized(self, value: QuantizedValue | None) -> structs.Quantized:
         if value is None:
             return NO_QUANTIZED
-        return quantized_at(self.arena + self.offsets[value], value.max_rows, value.k)
+        return quantized_at(self.arena + self.offsets[value], value.max_rows, value.k, value.block)

@@ -99,9 +99,10 @@ class NativeOp:
     def has_out(self) -> bool:
         return "out" in self.args
 
-    def takes_int8(self, constants: Mapping[str, Any]) -> bool:
-        """Whether a call with these weights reads `x` in its int8 form."""
-        return self.int8_weight is not None and bool(constants[self.int8_weight].takes_int8)
+    def int8_block(self, constants: Mapping[str, Any]) -> int:
+        """Values that share a scale in the int8 form of `x` that a call with these weights reads;
+        0 if it reads floats."""
+        return 0 if self.int8_weight is None else int(constants[self.int8_weight].int8_block)
 
     def names(self, *kinds: Arg) -> tuple[str, ...]:
         """The arguments of these kinds, in order."""
@@ -120,8 +121,9 @@ class NativeOp:
         logits = _logit_count(self, given)
         shared = torch.empty(self.shared_bytes(facts, logits) + ALIGN, dtype=torch.uint8)
         quantized_in = NO_QUANTIZED
-        if self.takes_int8(given):
-            made = QuantizedRows(rows["x"])
+        block = self.int8_block(given)
+        if block:
+            made = QuantizedRows(rows["x"], block)
             quantized_in = made.record
         record = self.fill(
             Given(
@@ -145,12 +147,13 @@ class NativeOp:
 
 
 class QuantizedRows:
-    """The int8 form of rows x [R, ...]; it lives as long as this object."""
+    """The int8 form of rows x [R, ...], of which `block` values share a scale; it lives as long as
+    this object."""
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, block: int) -> None:
         rows, k = len(x), prod(x.shape[1:])
         self._memory = torch.empty(quantized_bytes(rows, k) + ALIGN, dtype=torch.uint8)
-        self.record = quantized_at(-(-self._memory.data_ptr() // ALIGN) * ALIGN, rows, k)
+        self.record = quantized_at(-(-self._memory.data_ptr() // ALIGN) * ALIGN, rows, k, block)
         args = structs.QuantizeArgs(tensor_rows(x), self.record)
         provider().run(Op.QUANTIZE, args, structs.Batch(rows=rows))
 

@@ -36,10 +36,15 @@ class NativeWeight:
             raise ConfigError(f"{weight.name}: {last_error(library)}")
         self.handle: int = handle
         self.n, self.k = n, k
-        self.takes_int8 = bool(library.lk_weight_takes_int8(handle))
+        # Values that share a scale in the int8 rows that it multiplies; 0: it reads float32.
+        self.int8_block: int = library.lk_weight_int8_block(handle)
         self.kernel: str = library.lk_weight_kernel(handle).decode()
         self.nbytes: int = library.lk_weight_bytes(handle)
         weakref.finalize(self, library.lk_weight_free, handle)
+
+    @property
+    def takes_int8(self) -> bool:
+        return self.int8_block > 0
 
 
 class PackedWeights:

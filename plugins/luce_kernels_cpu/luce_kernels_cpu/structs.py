@@ -121,6 +121,7 @@ class Quantized(c.Structure):
         ("q_stride", c.c_int64),
         ("d_stride", c.c_int64),
         ("k", c.c_int32),
+        ("block", c.c_int32),
     ]
 
 

@@ -66,16 +66,19 @@ def columns_of(qtype: str) -> int:
 
 
 class Quantized:
-    """An lk_quantized of x [R, K], made by lk_quantize."""
+    """An lk_quantized of x [R, K], made by lk_quantize: q [R, K], d [R, K / block], s [R, K / 32]
+    or, for blocks of 256, the sums of 16 quants [R, K / 16]."""
 
-    def __init__(self, owner: Provider, x: Tensor) -> None:
+    def __init__(self, owner: Provider, x: Tensor, block: int = 32) -> None:
         rows, k = x.shape
         self._memory = torch.full((quantized_bytes(rows, k) + 64,), 0xAA, dtype=torch.uint8)
-        self.record = quantized_at(-(-self._memory.data_ptr() // 64) * 64, rows, k)
+        self.record = quantized_at(-(-self._memory.data_ptr() // 64) * 64, rows, k, block)
         owner.run(Op.QUANTIZE, structs.QuantizeArgs(tensor_rows(x), self.record), BATCH)
         self.q = self._field(self.record.q, rows * k, torch.int8).view(rows, k)
         self.d = self._field(self.record.d, rows * k // 8, torch.float32).view(rows, k // 32)
-        self.s = self._field(self.record.s, rows * k // 8, torch.float32).view(rows, k // 32)
+        self.d = self.d[:, : k // block]
+        kind = torch.float32 if block == 32 else torch.int16
+        self.s = self._field(self.record.s, rows * k // 8, kind).view(rows, -1)
 
     def _field(self, address: int, size: int, dtype: torch.dtype) -> Tensor:
         start = address - self._memory.data_ptr()
@@ -94,7 +97,9 @@ def matmul(
     """lk_matmul into NaN; `out` may be given, and may be the residual itself."""
     if out is None:
         out = torch.full((x.shape[0], weight.n), float("nan"))
-    quantized: Any = Quantized(owner, x) if weight.takes_int8 else SimpleNamespace()
+    quantized: Any = (
+        Quantized(owner, x, weight.int8_block) if weight.takes_int8 else SimpleNamespace()
+    )
     args = structs.MatmulArgs(
         weight.handle,
         tensor_rows(x),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from luce_kernels_cpu.structs import Cache, CacheType, Domain, Quantized, Rows
 
-QUANT_BLOCK = 32
+QUANT_BLOCK = 32  # values that share an activation scale, for most types of weights
 ALIGN = 64
 KV_PART = 256  # LK_KV_PART
 MOST_PARTIALS_BYTES = 16 << 20
@@ -64,11 +64,12 @@ def quantized_bytes(rows: int, k: int) -> int:
     return aligned(rows * k) + 2 * aligned(rows * (k // QUANT_BLOCK) * 4)
 
 
-def quantized_at(start: int, rows: int, k: int) -> Quantized:
-    """An lk_quantized in `quantized_bytes` of memory at an aligned address."""
+def quantized_at(start: int, rows: int, k: int, block: int) -> Quantized:
+    """An lk_quantized in `quantized_bytes` of memory at an aligned address. `block` values share a
+    scale: 32 or 256."""
     blocks = k // QUANT_BLOCK
     scales = start + aligned(rows * k)
-    return Quantized(start, scales, scales + aligned(rows * blocks * 4), k, blocks, k)
+    return Quantized(start, scales, scales + aligned(rows * blocks * 4), k, blocks, k, block)
 
 
 def partials_bytes(*, rows: int, keys: int, heads: int, dim: int) -> int:

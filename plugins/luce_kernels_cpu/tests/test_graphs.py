@@ -78,6 +78,21 @@ def columns_of_a_wide_product(ops: Ops) -> Forward:
     return forward
 
 
+def int8_forms_of_two_kinds(ops: Ops) -> Forward:
+    """The same rows are read with a scale per 32 values and with one per 256, which the norm of
+    heads cannot make."""
+    wide, rows, heads = ops.linear(512, WIDTH), ops.norm(256), ops.norm(32)
+    kinds = [ops.linear(8, 256, qtype) for qtype in ("Q4_K", "Q4_0", "Q6_K", "Q8_0")]
+
+    def forward(batch: Any) -> Any:
+        a, b = wide(ops.embed(batch.token_ids)).split(256, dim=-1)
+        normed, by_head = rows(a), heads(b.view(-1, 8, 32)).flatten(1)
+        gated = ops.swiglu(a, b)
+        return tuple(kind(x) for x in (normed, by_head, gated) for kind in kinds)
+
+    return forward
+
+
 def best_tokens(ops: Ops) -> Forward:
     head = ops.linear(64, WIDTH)
 
@@ -217,6 +232,7 @@ MAKERS = [
     product_added_to_itself,
     product_returned_and_added,
     columns_of_a_wide_product,
+    int8_forms_of_two_kinds,
     best_tokens,
     part_of_a_product_added,
     a_cache_written_again,

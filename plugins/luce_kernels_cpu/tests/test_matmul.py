@@ -22,7 +22,7 @@ from torch import Tensor
 
 N = 50  # three whole tiles and two rows
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 257)
-# Rounding activations to int8 per 32 values costs up to d / 2 of each; the rest is float32.
+# Rounding activations to int8 per 32 or 256 values costs up to d / 2 of each; the rest is float32.
 FLOAT_ERROR = 3e-7
 NAN, INF = float("nan"), float("inf")
 
@@ -50,8 +50,9 @@ def as_read(weight: NativeWeight, x: Tensor) -> Tensor:
         return bf16(x).double()
     if not weight.takes_int8:
         return x.double()
-    q = Quantized(pool(1), x)
-    return (q.q.double().view(*q.d.shape, 32) * q.d.double()[..., None]).flatten(1)
+    q = Quantized(pool(1), x, weight.int8_block)
+    blocks = q.q.double().view(*q.d.shape, weight.int8_block)
+    return (blocks * q.d.double()[..., None]).flatten(1)
 
 
 def exact_product(weight: NativeWeight, w: Tensor, x: Tensor) -> Tensor:
@@ -72,8 +73,9 @@ def check_product(qtype: str, n: int, k: int, rows: int) -> None:
     assert ((out - exact_product(weight, w, x)).abs() <= FLOAT_ERROR * scale).all()
     error = (out - x.double() @ w.double().T).abs()
     if weight.takes_int8:
-        step = x.view(rows, -1, 32).abs().amax(-1).double() / 254 * 1.0001
-        bound = step.repeat_interleave(32, dim=1) @ w.double().T.abs()
+        block = weight.int8_block
+        step = x.view(rows, -1, block).abs().amax(-1).double() / 254 * 1.0001
+        bound = step.repeat_interleave(block, dim=1) @ w.double().T.abs()
         assert (error <= bound + FLOAT_ERROR * scale).all()
     else:
         rounding = {"BF16": 2**-8, "F16": 2**-15}.get(qtype, 0)
@@ -143,6 +145,40 @@ def test_largest_codes_do_not_saturate(qtype: str, rows: int, isa: str) -> None:
     assert ((out.double() - exact).abs() <= FLOAT_ERROR * w.abs().sum(1)).all()
 
 
+# Where the scales of a block of 256 lie, and the largest quants with scales at both their ends.
+SUPER_SCALES = {"Q2_K": (0, 16), "Q3_K": (96, 108), "Q4_K": (4, 16), "Q5_K": (4, 16),
+                "Q6_K": (192, 208), "IQ4_XS": (2, 8)}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [2, 32])
+@pytest.mark.parametrize("code", [0x00, 0xFF])
+@pytest.mark.parametrize("scale", [0x00, 0x7F, 0x80, 0xFF])
+@pytest.mark.parametrize("qtype", sorted(SUPER_SCALES))
+def test_sums_of_extreme_blocks_are_exact(
+    qtype: str, scale: int, code: int, rows: int, isa: str
+) -> None:
+    """Equal quants and scales at the ends of their ranges, activations of 127 steps: no integer
+    saturates or wraps on its way through 256 values."""
+    k, random = 512, random_weight(qtype, N, 512)
+    blocks = random.blocks.clone().view(N, 2, -1)
+    size, (begin, end) = blocks.shape[-1], SUPER_SCALES[qtype]
+    halves = {"Q2_K": 80, "Q3_K": 108, "Q4_K": 0, "Q5_K": 0, "Q6_K": 208, "IQ4_XS": 0}[qtype]
+    count = 4 if qtype in ("Q2_K", "Q4_K", "Q5_K") else 2
+    kept = [*range(halves, halves + count)]
+    filled = [i for i in range(size) if i not in kept and not begin <= i < end]
+    blocks[..., filled] = code
+    blocks[..., begin:end] = scale
+    weight = type(random)("w", random.qtype, (N, k), blocks.view(N, -1))
+    native_weight, w = NativeWeight(pool(2), weight), weight.dequantize().double()
+    x = torch.ones(rows, k) * torch.tensor([[1.0], [-1.0]]).repeat(rows // 2, 1)
+    out = matmul(pool(2), native_weight, x)
+    exact = as_read(native_weight, x) @ w.T
+    # Where minima nearly cancel products, errors are those of the products.
+    d = blocks[0, 0, halves : halves + 2].view(torch.float16).double().abs()
+    most = w.abs().sum(1) + k * 64 * 32 * d * (count == 4)
+    assert ((out.double() - exact).abs() <= FLOAT_ERROR * most).all()
+
+
 @pytest.mark.parametrize("qtype", ["Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q2_K", "F16", "IQ3_S"])
 def test_long_rows(qtype: str) -> None:
     check_product(qtype, 17, 32768, 9)
@@ -204,38 +240,46 @@ def test_infinite_sums_of_float_weights_stay_infinite(isa: str) -> None:
 # ---- lk_quantize -----------------------------------------------------------------------------
 
 
-def test_quants_are_the_nearest_steps_of_the_largest_value(isa: str) -> None:
-    x = activations(7, 1120) * torch.logspace(-20, 20, 35).repeat_interleave(32)
-    got = Quantized(pool(2), x)
-    blocks = x.view(7, 35, 32)
+@pytest.mark.parametrize("block", [32, 256])
+def test_quants_are_the_nearest_steps_of_the_largest_value(block: int, isa: str) -> None:
+    x = activations(7, 35 * block) * torch.logspace(-20, 20, 35).repeat_interleave(block)
+    got = Quantized(pool(2), x, block)
+    blocks = x.view(7, 35, block)
     largest = blocks.abs().amax(-1)
     assert same_bits(got.d, largest / 127)
     q = (blocks * (127 / largest)[..., None]).round()
-    assert torch.equal(got.q.view(7, 35, 32).float(), q)
-    assert same_bits(got.s, got.d * q.sum(-1))
+    assert torch.equal(got.q.view(7, 35, block).float(), q)
+    if block == 32:
+        assert same_bits(got.s, got.d * q.sum(-1))
+    else:
+        assert torch.equal(got.s.float(), q.view(7, -1, 16).sum(-1))
 
 
-def test_quantised_bits_know_neither_company_nor_workers(isa: str) -> None:
-    x = activations(5, 1120)
-    together = Quantized(pool(2), x)
+@pytest.mark.parametrize("block", [32, 256])
+def test_quantised_bits_know_neither_company_nor_workers(block: int, isa: str) -> None:
+    x = activations(5, 35 * block)
+    together = Quantized(pool(2), x, block)
     for workers in (1, 3):
         for row in range(5):
-            alone = Quantized(pool(workers), x[row : row + 1])
+            alone = Quantized(pool(workers), x[row : row + 1], block)
             assert torch.equal(alone.q[0], together.q[row])
             assert same_bits(alone.d[0], together.d[row])
-            assert same_bits(alone.s[0], together.s[row])
+            assert torch.equal(alone.s[0], together.s[row])
 
 
-def test_blocks_of_zeros_of_dust_and_of_no_numbers(isa: str) -> None:
-    x = torch.zeros(1, 192)
-    x[0, 32] = 1e-44
-    x[0, 64] = NAN
-    x[0, 100] = -INF
-    x[0, 128:160] = torch.finfo(torch.float32).max
-    x[0, 160] = -0.0
-    got = Quantized(pool(1), x)
-    assert torch.equal(got.q.view(6, 32).int().abs().amax(1), torch.tensor([0, 0, 0, 0, 127, 0]))
+@pytest.mark.parametrize("block", [32, 256])
+def test_blocks_of_zeros_of_dust_and_of_no_numbers(block: int, isa: str) -> None:
+    x = torch.zeros(1, 6 * block)
+    x[0, block] = 1e-44
+    x[0, 2 * block] = NAN
+    x[0, 3 * block + 4] = -INF
+    x[0, 4 * block : 5 * block] = torch.finfo(torch.float32).max
+    x[0, 5 * block] = -0.0
+    got = Quantized(pool(1), x, block)
+    quants = got.q.view(6, block).int().abs().amax(1)
+    assert torch.equal(quants, torch.tensor([0, 0, 0, 0, 127, 0]))
     assert got.d[0, [0, 1, 5]].abs().sum() == 0
     assert got.d[0, [2, 3]].isnan().all()
-    assert got.s[0, [2, 3]].isnan().all()
+    if block == 32:
+        assert got.s[0, [2, 3]].isnan().all()
     assert got.d[0, 4].isfinite()

@@ -62,10 +62,10 @@ def empty(*shape: int) -> Tensor:
 class Int8Rows:
     """Memory for an lk_quantized, filled with 0xAA."""
 
-    def __init__(self, rows: int, k: int) -> None:
+    def __init__(self, rows: int, k: int, block: int) -> None:
         self.size = quantized_bytes(rows, k)
         self.memory = torch.full((self.size + 64,), 0xAA, dtype=torch.uint8)
-        self.record = quantized_at(-(-self.memory.data_ptr() // 64) * 64, rows, k)
+        self.record = quantized_at(-(-self.memory.data_ptr() // 64) * 64, rows, k, block)
 
     def equals(self, other: Int8Rows) -> bool:
         mine, theirs = (
@@ -120,20 +120,23 @@ def test_norm_is_within_rounding_of_float64(
 
 
 @pytest.mark.parametrize("keep_floats", [True, False])
-@pytest.mark.parametrize("group", [64, 320, 960])
+@pytest.mark.parametrize(
+    ("width", "group", "block"),
+    [(960, 64, 32), (960, 320, 32), (960, 960, 32), (768, 256, 256), (768, 768, 256)],
+)
 def test_norm_quantises_what_it_writes(
-    group: int, keep_floats: bool, isa: str, on: Callable[[int], Provider]
+    width: int, group: int, block: int, keep_floats: bool, isa: str, on: Callable[[int], Provider]
 ) -> None:
     pool, batch = on(2), structs.Batch(rows=5)
-    x, weight, out = wide(5, 960), torch.randn(group), empty(5, 960)
+    x, weight, out = wide(5, width), torch.randn(group), empty(5, width)
     plain = structs.NormArgs(
         tensor_rows(x), weight.data_ptr(), 1e-5, group, tensor_rows(out), NO_QUANTIZED
     )
     pool.run(Op.NORM, plain, batch)
-    expected = Int8Rows(5, 960)
+    expected = Int8Rows(5, width, block)
     pool.run(Op.QUANTIZE, structs.QuantizeArgs(tensor_rows(out), expected.record), batch)
 
-    got, kept = Int8Rows(5, 960), empty(5, 960)
+    got, kept = Int8Rows(5, width, block), empty(5, width)
     target = tensor_rows(kept)
     if not keep_floats:
         target.data = None
@@ -207,17 +210,18 @@ def test_swiglu_at_the_ends_of_float32(isa: str, on: Callable[[int], Provider]) 
 
 
 @pytest.mark.parametrize("keep_floats", [True, False])
+@pytest.mark.parametrize(("width", "block"), [(1568, 32), (1536, 256)])
 def test_swiglu_quantises_what_it_writes(
-    keep_floats: bool, isa: str, on: Callable[[int], Provider]
+    width: int, block: int, keep_floats: bool, isa: str, on: Callable[[int], Provider]
 ) -> None:
     pool, batch = on(2), structs.Batch(rows=3)
-    gate, up, out = wide(3, 1568), wide(3, 1568, seed=1), empty(3, 1568)
+    gate, up, out = wide(3, width), wide(3, width, seed=1), empty(3, width)
     rows = tensor_rows(gate), tensor_rows(up)
     pool.run(Op.SWIGLU, structs.SwigluArgs(*rows, tensor_rows(out), 0.0, NO_QUANTIZED), batch)
-    expected = Int8Rows(3, 1568)
+    expected = Int8Rows(3, width, block)
     pool.run(Op.QUANTIZE, structs.QuantizeArgs(tensor_rows(out), expected.record), batch)
 
-    got, kept = Int8Rows(3, 1568), empty(3, 1568)
+    got, kept = Int8Rows(3, width, block), empty(3, width)
     target = tensor_rows(kept)
     if not keep_floats:
         target.data = None
