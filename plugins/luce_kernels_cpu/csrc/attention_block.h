@@ -115,7 +115,7 @@ static inline const stored_rows& rows_of_head(const stored_rows& rows, int32_t h
     if (head == 0) return rows;
     room->count = rows.count;
     room->bytes = rows.bytes;
-    for (int32_t key = 0; key < KV_KEYS; key++)
+    for (int32_t key = 0; key < rows.count; key++)
         room->row[key] = rows.row[key] + (int64_t)head * rows.bytes;
     return *room;
 }
