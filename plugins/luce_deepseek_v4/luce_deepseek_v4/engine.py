@@ -119,7 +119,9 @@ class DeepSeekEngine:
     @hookimpl
     def lower_plan(self, plan: StepPlan) -> Lowered:
         assert self._buffers is not None
-        batch = pack(plan, self._slots, self._buffers)
+        self._ops.expect_step()
+        read = self._sampler.reads_logits(plan.slot_ids)
+        batch = pack(plan, self._slots, self._buffers, logits_of=read)
         cu_logits = [0]
         for piece in plan.prefill:
             cu_logits.append(cu_logits[-1] + piece.is_last)
