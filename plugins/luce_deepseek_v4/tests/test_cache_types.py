@@ -12,8 +12,8 @@ from torch import Tensor
 from luce_core.testing.driver import Driver
 
 IDS = random.Random(33).choices(range(320), k=260)
-# The mean error in standard deviations of the logits, and the share of equal best tokens: twice what
-# was measured. Most of it comes from few positions, at which another entry or expert is chosen.
+# The mean error in standard deviations of the logits, and the share of equal best tokens: twice
+# what was measured. Most of it comes from few positions, where another entry or expert is chosen.
 MOST = {
     "f16": (2.2e-2, 0.96),
     "bf16": (5.4e-2, 0.86),
