@@ -99,7 +99,7 @@ def write_deepseek(path: Path | str, model: SyntheticDeepSeek) -> Path:
 
 
 def deepseek_metadata(model: SyntheticDeepSeek) -> dict[str, object]:
-    """All keys of the file, the tokenizer's included."""
+    """All keys of the file, the tokenizer's included; like the models, it brings no template."""
     keys: dict[str, object] = {
         "block_count": len(model.ratios),
         "context_length": model.context,
@@ -140,13 +140,15 @@ def deepseek_metadata(model: SyntheticDeepSeek) -> dict[str, object]:
         "hyper_connection.sinkhorn_iterations": 20,
         "hyper_connection.epsilon": 1e-6,
     }
+    tokenizer = tokenizer_metadata(model.vocab, "joyai-llm")
+    del tokenizer["tokenizer.chat_template"]
     return {
         "general.architecture": "deepseek4",
         "general.type": "model",
         "general.name": "synthetic deepseek4",
         "general.quantization_version": 2,
         **{f"deepseek4.{name}": value for name, value in keys.items()},
-        **tokenizer_metadata(model.vocab, "joyai-llm"),
+        **tokenizer,
     }
 
 

@@ -74,6 +74,7 @@ def test_the_launch_serves(server: tuple[subprocess.Popen[bytes], Path]) -> None
     assert props["kv_pool"]["block_size"] == 128
     assert props["default_generation_settings"]["n_ctx"] == 4096
     assert props["engine_facts"]["cached_entries"] == "q4_0"
+    assert props["chat_template_source"] == "builtin deepseek_v4"
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0, screen.read_text()
     assert "Traceback" not in screen.read_text()
