@@ -13,8 +13,9 @@ from luce_core.testing.driver import Driver
 
 def test_a_file_that_llama_cpp_wrote_gives_its_logits(load, watch) -> None:
     """DEEPSEEK4_LLAMA_CPP_FILES names files of `test-llama-archs -a '^deepseek4' -o DIR`, with `:`
-    between them, their scales multiplied into the matrices. Beside each, as FILE.bin, lie
-    llama.cpp's logits [T, vocab] float32 of the tokens (7 i + 3) mod vocab."""
+    between them, without their `.scale` and `.input_scale` tensors, which llama.cpp's graph of this
+    architecture does not read. Beside each, as FILE.bin, lie llama.cpp's logits [T, vocab] float32
+    of the tokens (7 i + 3) mod vocab."""
     paths = os.environ.get("DEEPSEEK4_LLAMA_CPP_FILES")
     if not paths:
         pytest.skip("DEEPSEEK4_LLAMA_CPP_FILES names no file")
