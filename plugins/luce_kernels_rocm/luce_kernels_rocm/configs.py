@@ -21,6 +21,10 @@ ROPE_WARPS = 1
 VOCAB_PART = 4096
 VOCAB_PART_WARPS = 4
 
+# Logits that are ranked at once, by one program for a row.
+RANKED_AT_ONCE = 1024
+RANKED_WARPS = 8
+
 ROW_VALUES_PER_WAVE = 512
 
 # Rows that the narrow product takes: with more, multiplying costs more than reading the weight.
@@ -76,11 +80,14 @@ def _power_of_two_up_to(number: int) -> int:
 @dataclass(frozen=True, slots=True)
 class AttentionConfig:
     """`rows` of a segment times the heads of a group are one tile of queries; `keys` of the cache
-    are read at once."""
+    are read at once; a head is worked on in `pieces`. `reload` reads the queries for each run of
+    keys, which more pieces than one need."""
 
     rows: int
     keys: int
     warps: int
+    pieces: int = 1
+    reload: bool = False
 
 
 # Keys that one program goes through for decode and verify rows. Parts lie at fixed positions.
@@ -90,14 +97,41 @@ MERGED_PARTS = 16
 
 _DECODE_TILE = 16  # the least that matrix instructions take
 _PREFILL_TILE = 64
+_WIDE_HEAD = 256
+_FEW_KEYS = 16
+QUANTISED_CACHES = frozenset({"q8_0", "q4_0"})
 
 
-def decode_attention_config(arch: Arch, group: int, head_dim: int) -> AttentionConfig:
+def decode_attention_config(
+    arch: Arch, group: int, head_dim: int, cache_types: tuple[str, str]
+) -> AttentionConfig:
     """For rows of decode segments: a tile as small as matrix instructions allow."""
-    return AttentionConfig(max(1, _DECODE_TILE // group), 32, warps=4)
+    rows = max(1, _DECODE_TILE // group)
+    return _attention_config(arch, rows, head_dim, cache_types, warps=4)
 
 
-def prefill_attention_config(arch: Arch, group: int, head_dim: int) -> AttentionConfig:
+def prefill_attention_config(
+    arch: Arch, group: int, head_dim: int, cache_types: tuple[str, str]
+) -> AttentionConfig:
     """For rows of prompts."""
-    wide = head_dim > 128
-    return AttentionConfig(max(1, _PREFILL_TILE // group), 32, warps=8 if wide else 4)
+    tile = _PREFILL_TILE // 2 if _is_heavy(head_dim, cache_types) else _PREFILL_TILE
+    warps = 8 if head_dim >= _WIDE_HEAD else 4
+    return _attention_config(arch, max(1, tile // group), head_dim, cache_types, warps=warps)
+
+
+def _attention_config(
+    arch: Arch, rows: int, head_dim: int, cache_types: tuple[str, str], *, warps: int
+) -> AttentionConfig:
+    """Codes of wide heads are dequantised few keys at a time, or registers do not last on AMD.
+    RDNA3 keeps operands of matrix instructions twice, and has no registers for wide queries."""
+    is_heavy = _is_heavy(head_dim, cache_types)
+    keys = _FEW_KEYS if is_heavy else 2 * _FEW_KEYS
+    if head_dim < _WIDE_HEAD or not arch.name.startswith("gfx11"):
+        return AttentionConfig(rows, keys, warps)
+    if is_heavy:
+        return AttentionConfig(rows, keys, 8, reload=True)
+    return AttentionConfig(rows, keys, warps, pieces=4, reload=True)
+
+
+def _is_heavy(head_dim: int, cache_types: tuple[str, str]) -> bool:
+    return head_dim >= _WIDE_HEAD and not QUANTISED_CACHES.isdisjoint(cache_types)

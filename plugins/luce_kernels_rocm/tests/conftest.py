@@ -32,7 +32,7 @@ def compile_ahead(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPath
             [*command, "--cache", str(cache), "--json", str(report)],
             env=environment,
             check=True,
-            timeout=110,
+            timeout=1800,
         )
         reports: list[dict[str, Any]] = json.loads(report.read_text())
         return reports

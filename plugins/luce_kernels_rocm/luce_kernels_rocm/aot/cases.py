@@ -15,6 +15,8 @@ from luce_core.device import Device
 from luce_core.ops.core_ops import core_registry
 from luce_core.ops.kv_layout import CACHE_TYPES, KvLayout
 from luce_core.ops.registry import OpRegistry
+from luce_core.request import SamplingParams
+from luce_core.sampling.filters import row_filters
 from luce_core.weights.quant_types import QUANT_TYPES, QuantTensor
 from luce_kernels_rocm.offers import GPU_DTYPES, register_kernels
 from luce_kernels_rocm.quant_table import QUANTS
@@ -44,7 +46,7 @@ def registry() -> OpRegistry:
     return made
 
 
-def cases(dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)) -> Iterator[AotCase]:
+def cases(dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)) -> Iterator[AotCase]:
     """Every case, each at its first dtype critical at most."""
     made = registry()
     for place, dtype in enumerate(dtypes):
@@ -123,15 +125,22 @@ def _products(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:
                 facts,
                 (x,),
                 (weight, None),
-                critical=qtype in CRITICAL_QUANTS and rows in (1, 8),
+                critical=(qtype in CRITICAL_QUANTS and rows in (1, 8))
+                or (qtype == "IQ4_XS" and rows == 512),
             )
         tokens = torch.zeros(4, dtype=torch.int32)
         yield case("embedding_rows", qtype, facts, (tokens,), (weight,), critical=qtype == "Q4_K")
 
 
 def _fused(dtype: torch.dtype, short: str, is_first: bool) -> Iterator[AotCase]:
-    # Needs triton, which only compiling does.
-    from luce_kernels_rocm.ops import fused
+    # They need triton, which the list of cases does not.
+    from luce_kernels_rocm.ops import fused, kept_tokens
+
+    if is_first:
+        logits = torch.empty(2, VOCAB)
+        filters = row_filters([SamplingParams(top_k=20, top_p=0.9)] * 2, VOCAB, "cpu")
+        run = partial(kept_tokens.kept_tokens, logits, logits, filters)
+        yield AotCase("kept_tokens", run, True)
 
     for rows in (1, 8):
         x = torch.empty(rows, WIDTH, dtype=dtype)

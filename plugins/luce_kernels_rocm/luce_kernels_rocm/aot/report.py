@@ -22,7 +22,8 @@ class KernelReport:
     """One kernel on one architecture. `registers` are per lane, `lds_bytes` per work group.
 
     `spills` are registers that the compiler keeps in memory (on CUDA: bytes of local memory),
-    `scratch_bytes` what a lane has of it. `matrix` counts matrix instructions by name.
+    `scratch_bytes` what a lane has of it, `scalar_spills` scalar registers that it keeps in vector
+    registers. `matrix` counts matrix instructions by name.
     """
 
     case: str
@@ -32,6 +33,7 @@ class KernelReport:
     registers: int
     lds_bytes: int
     spills: int
+    scalar_spills: int
     scratch_bytes: int
     matrix: Mapping[str, int]
     seconds: float
@@ -55,7 +57,8 @@ def amdgcn_figures(text: str) -> dict[str, Any]:
     """Figures of `KernelReport` from AMD assembly, which ends with the code object's metadata."""
     return {
         "registers": _number(text, ".vgpr_count:"),
-        "spills": _number(text, ".vgpr_spill_count:") + _number(text, ".sgpr_spill_count:"),
+        "spills": _number(text, ".vgpr_spill_count:"),
+        "scalar_spills": _number(text, ".sgpr_spill_count:"),
         "scratch_bytes": _number(text, ".private_segment_fixed_size:"),
         "matrix": dict(Counter(_AMD_MATRIX.findall(text))),
     }
@@ -77,6 +80,7 @@ def ptx_figures(text: str, resources: str) -> dict[str, Any]:
     return {
         "registers": registers,
         "spills": stack + local,
+        "scalar_spills": 0,
         "scratch_bytes": stack + local,
         "matrix": dict(Counter(_PTX_MATRIX.findall(text))),
     }

@@ -9,6 +9,16 @@ from luce_kernels_rocm.jit.quants import dequantized, values_of
 
 
 @triton.jit
+def row_start(n, N: tl.constexpr, ROW_BYTES: tl.constexpr):
+    """Where rows `n` of a weight begin, in bytes; the last row for those past the end. Counted in
+    32 bits where that is enough, which halves the registers of addresses."""
+    row = tl.minimum(n, N - 1)
+    if N * ROW_BYTES >= 2147483648:
+        row = row.to(tl.int64)
+    return row * ROW_BYTES
+
+
+@triton.jit
 def narrow_products(
     x,
     norm,
@@ -35,7 +45,7 @@ def narrow_products(
     With a `norm` [K], x goes through rms_norm first: its factors are multiplied in, and what all
     values of a row are divided by is found on the way and applied at the end.
     """
-    start = weight + tl.minimum(n, N - 1).to(tl.int64)[:, None, None] * ROW_BYTES
+    start = weight + row_start(n, N, ROW_BYTES)[:, None, None]
     at = tl.arange(0, WIDTH)[None, None, :]
     sums = (tl.zeros([BN, BG, WIDTH], tl.float32),) * ROWS
     squares = (tl.zeros([1, BG, WIDTH], tl.float32),) * ROWS

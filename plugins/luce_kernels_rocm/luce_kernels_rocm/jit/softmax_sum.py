@@ -12,7 +12,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def attended(
-    q,
+    queries,
+    is_query,
     position,
     table,
     head,
@@ -29,26 +30,49 @@ def attended(
     SHARED: tl.constexpr,
     D: tl.constexpr,
     BD: tl.constexpr,
+    PIECES: tl.constexpr,
+    RELOAD: tl.constexpr,
     KEYS: tl.constexpr,
+    INDEX: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Keys first..last for queries q [M, BD] at `position` [M], each for keys up to its own.
+    """Keys first..last for the queries that begin at pointers [M], where `is_query` [M] is true, at
+    `position` [M], each for keys up to its own.
 
-    Returns (sums [M, BD], best [M], total [M]): sums and total are relative to 2^best, which is
-    -inf where a query has no key. Keys past `last` and in the null block are not read. SHARED takes
-    the keys as values.
+    Returns (PIECES sums [M, BD], best [M], total [M]): sums and total are relative to 2^best, which
+    is -inf where a query has no key. Keys past `last` and in the null block are not read. SHARED
+    takes the keys as values. A head's D values are worked on in PIECES of BD. RELOAD reads the
+    queries for each run of keys instead of keeping them in registers, as more pieces than one need.
+    Places in the caches are counted in INDEX.
     """
-    M: tl.constexpr = q.shape[0]
+    M: tl.constexpr = queries.shape[0]
+    d = tl.arange(0, BD)
     best = tl.full([M], -float("inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
-    sums = tl.zeros([M, BD], tl.float32)
+    sums = (tl.zeros([M, BD], tl.float32),) * PIECES
+    if not RELOAD:
+        there = is_query[:, None] & (d < D)[None, :]
+        q = tl.load(queries[:, None] + d[None, :], mask=there, other=0.0).to(COMPUTE)
     for start in range(first, last + 1, KEYS):
         key = start + tl.arange(0, KEYS)
         block = tl.load(table + key // BLOCK_SIZE, mask=key <= last, other=null_block)
         inside = block != null_block
-        row = (block.to(tl.int64) * BLOCK_SIZE + key % BLOCK_SIZE) * KV_HEADS + head
-        keys = cache_tile(k_cache, row, inside, K_TYPE, D, BD, COMPUTE)
-        scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * (scale * LOG2_E)
+        row = (block.to(INDEX) * BLOCK_SIZE + key % BLOCK_SIZE) * KV_HEADS + head
+        scores = tl.zeros([M, KEYS], tl.float32)
+        keys = sums[:0]
+        for piece in tl.static_range(PIECES):
+            if RELOAD:
+                at = piece * BD + d
+                there = is_query[:, None] & (at < D)[None, :]
+                # `start` is never below 0, which the compiler cannot know: it would move the load
+                # out of the loop.
+                begin = queries + tl.minimum(start, 0)
+                q = tl.load(begin[:, None] + at[None, :], mask=there, other=0.0).to(COMPUTE)
+            tile = cache_tile(k_cache, row, inside, piece, K_TYPE, D, BD, COMPUTE)
+            scores = tl.dot(q, tl.trans(tile), scores, input_precision="ieee")
+            if SHARED:
+                keys = keys + (tile,)  # noqa: RUF005
+        scores = scores * (scale * LOG2_E)
         seen = inside[None, :] & (key[None, :] <= position[:, None])
         scores = tl.where(seen, scores, -float("inf"))
         now = tl.maximum(best, tl.max(scores, 1))
@@ -57,9 +81,17 @@ def attended(
         weights = tl.exp2(scores - base[:, None])
         kept = tl.exp2(best - base)
         total = total * kept + tl.sum(weights, 1)
-        values = keys if SHARED else cache_tile(v_cache, row, inside, V_TYPE, D, BD, COMPUTE)
-        sums = sums * kept[:, None]
-        sums = tl.dot(weights.to(COMPUTE), values, sums, input_precision="ieee")
+        shares = weights.to(COMPUTE)
+        added = sums[:0]
+        for piece in tl.static_range(PIECES):
+            scaled = sums[piece] * kept[:, None]
+            if SHARED:
+                result = tl.dot(shares, keys[piece], scaled, input_precision="ieee")
+            else:
+                tile = cache_tile(v_cache, row, inside, piece, V_TYPE, D, BD, COMPUTE)
+                result = tl.dot(shares, tile, scaled, input_precision="ieee")
+            added = added + (result,)  # noqa: RUF005
+        sums = added
         best = now
     return sums, best, total
 

@@ -32,6 +32,9 @@ from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
 from luce_kernels_rocm.jit.softmax_sum import attended, with_sink
 from luce_kernels_rocm.launch import Launch
 
+# Elements of a cache that 32 bits cannot count; addresses of smaller ones take half the registers.
+HUGE = 1 << 31
+
 
 @triton.jit
 def _queries(
@@ -45,21 +48,16 @@ def _queries(
     GROUP: tl.constexpr,
     BGROUP: tl.constexpr,
     D: tl.constexpr,
-    BD: tl.constexpr,
-    COMPUTE: tl.constexpr,
 ):
-    """ROWS rows from `first` on, each with the GROUP heads of a key head: (values [M, BD], row
-    [M], query head [M], whether it exists [M], position [M])."""
+    """ROWS rows from `first` on, each with the GROUP heads of a key head: (pointer to the query
+    [M], row [M], query head [M], whether it exists [M], position [M])."""
     number = tl.arange(0, ROWS * BGROUP)
     row = first + number // BGROUP
     member = number % BGROUP
     inside = (row < stop) & (member < GROUP)
     heads = head * GROUP + member
-    d = tl.arange(0, BD)
-    source = q + row.to(tl.int64)[:, None] * q_stride + (heads * D)[:, None] + d[None, :]
-    values = tl.load(source, mask=inside[:, None] & (d < D)[None, :], other=0.0)
     position = tl.load(positions + row, mask=inside, other=-1)
-    return values.to(COMPUTE), row, heads, inside, position
+    return q + row.to(tl.int64) * q_stride + heads * D, row, heads, inside, position
 
 
 @triton.jit
@@ -88,7 +86,10 @@ def _prefill(
     D: tl.constexpr,
     BD: tl.constexpr,
     ROWS: tl.constexpr,
+    PIECES: tl.constexpr,
+    RELOAD: tl.constexpr,
     KEYS: tl.constexpr,
+    INDEX: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     segment = tl.program_id(1)
@@ -98,12 +99,13 @@ def _prefill(
     first = start + tl.program_id(0) * ROWS
     if first >= stop:
         return
-    values, row, heads, inside, position = _queries(
-        q, positions, first, stop, head, q_stride, ROWS, GROUP, BGROUP, D, BD, COMPUTE
+    queries, row, heads, inside, position = _queries(
+        q, positions, first, stop, head, q_stride, ROWS, GROUP, BGROUP, D
     )
     last = tl.load(context_lens + segment) + tl.minimum(first + ROWS, stop) - 1 - start
     sums, best, total = attended(
-        values,
+        queries,
+        inside,
         position,
         block_tables + segment * table_stride,
         head,
@@ -120,15 +122,19 @@ def _prefill(
         SHARED,
         D,
         BD,
+        PIECES,
+        RELOAD,
         KEYS,
+        INDEX,
         COMPUTE,
     )
     kept, total = with_sink(best, total, sinks, heads, inside)
     factor = kept / tl.where(total == 0.0, 1.0, total)
-    d = tl.arange(0, BD)
-    target = out + (row.to(tl.int64) * HEADS + heads)[:, None] * D + d[None, :]
-    result = sums * factor[:, None]
-    tl.store(target, result.to(out.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
+    target = out + (row.to(tl.int64) * HEADS + heads)[:, None] * D
+    for piece in tl.static_range(PIECES):
+        d = (piece * BD + tl.arange(0, BD))[None, :]
+        result = (sums[piece] * factor[:, None]).to(out.dtype.element_ty)
+        tl.store(target + d, result, mask=inside[:, None] & (d < D))
 
 
 @triton.jit
@@ -162,7 +168,10 @@ def _part(
     D: tl.constexpr,
     BD: tl.constexpr,
     ROWS: tl.constexpr,
+    PIECES: tl.constexpr,
+    RELOAD: tl.constexpr,
     KEYS: tl.constexpr,
+    INDEX: tl.constexpr,
     COMPUTE: tl.constexpr,
     PART: tl.constexpr,
 ):
@@ -177,11 +186,12 @@ def _part(
     newest = tl.load(context_lens + segment) + tl.minimum(first + ROWS, stop) - 1 - start
     if part * PART > newest:
         return
-    values, row, heads, inside, position = _queries(
-        q, positions, first, stop, head, q_stride, ROWS, GROUP, BGROUP, D, BD, COMPUTE
+    queries, row, heads, inside, position = _queries(
+        q, positions, first, stop, head, q_stride, ROWS, GROUP, BGROUP, D
     )
     sums, best, total = attended(
-        values,
+        queries,
+        inside,
         position,
         block_tables + segment * table_stride,
         head,
@@ -198,13 +208,16 @@ def _part(
         SHARED,
         D,
         BD,
+        PIECES,
+        RELOAD,
         KEYS,
+        INDEX,
         COMPUTE,
     )
     place = ((row - first_row).to(tl.int64) * HEADS + heads) * parts + part
-    d = tl.arange(0, BD)
-    target = part_sums + place[:, None] * D + d[None, :]
-    tl.store(target, sums, mask=inside[:, None] & (d < D)[None, :])
+    for piece in tl.static_range(PIECES):
+        d = (piece * BD + tl.arange(0, BD))[None, :]
+        tl.store(part_sums + place[:, None] * D + d, sums[piece], mask=inside[:, None] & (d < D))
     tl.store(part_bests + place, best, mask=inside)
     tl.store(part_totals + place, total, mask=inside)
 
@@ -292,6 +305,7 @@ def paged_attention(
         k_type,
         v_type,
         k_cache.data_ptr() == v_cache.data_ptr(),
+        max(k_cache.numel(), v_cache.numel()) >= HUGE,
         q.dtype,
     )
     steps = (q.stride(0), batch.block_tables.stride(0), k_cache.shape[0] - 1)
@@ -350,6 +364,7 @@ def _kernels(
     k_type: str,
     v_type: str,
     shared: bool,
+    is_huge: bool,
     dtype: torch.dtype,
 ) -> _Kernels:
     group = triton.next_power_of_2(heads // kv_heads)
@@ -364,17 +379,25 @@ def _kernels(
         "V_TYPE": v_type,
         "SHARED": shared,
         "D": head_dim,
-        "BD": block,
+        "INDEX": tl.int64 if is_huge else tl.int32,
         "COMPUTE": TRITON_DTYPES[dtype],
     }
 
     def launch(kernel: Any, config: AttentionConfig, **more: Any) -> Launch:
         return Launch(
-            kernel, warps=config.warps, ROWS=config.rows, KEYS=config.keys, **facts, **more
+            kernel,
+            warps=config.warps,
+            ROWS=config.rows,
+            KEYS=config.keys,
+            PIECES=config.pieces,
+            RELOAD=config.reload,
+            BD=block // config.pieces,
+            **facts,
+            **more,
         )
 
-    prefill = prefill_attention_config(arch, group, head_dim)
-    part = decode_attention_config(arch, group, head_dim)
+    prefill = prefill_attention_config(arch, group, head_dim, (k_type, v_type))
+    part = decode_attention_config(arch, group, head_dim, (k_type, v_type))
     return _Kernels(
         launch(_prefill, prefill),
         prefill.rows,

@@ -19,7 +19,7 @@ from luce_core.weights.quant_types import QUANT_TYPES
 from luce_kernels_rocm.arch import Arch, arch_of
 from luce_kernels_rocm.configs import NARROW_ROWS, narrow_config, tiled_config
 from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
-from luce_kernels_rocm.jit.products import narrow_products
+from luce_kernels_rocm.jit.products import narrow_products, row_start
 from luce_kernels_rocm.jit.quants import dequantized, values_of
 from luce_kernels_rocm.launch import Launch
 from luce_kernels_rocm.quant_table import QUANTS
@@ -109,7 +109,7 @@ def _tiled(
     float32."""
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
-    start = weight + tl.minimum(n, N - 1).to(tl.int64)[:, None, None] * ROW_BYTES
+    start = weight + row_start(n, N, ROW_BYTES)[:, None, None]
     source = x + tl.minimum(m, rows - 1).to(tl.int64)[:, None] * x_stride
     at = tl.arange(0, WIDTH)[None, None, :]
     flat = tl.arange(0, BG * WIDTH)

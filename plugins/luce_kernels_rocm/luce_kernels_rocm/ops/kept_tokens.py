@@ -1,0 +1,157 @@
+"""kept_tokens: which tokens of a row may be drawn, by the rules of `luce_core.sampling.filters`.
+
+One program for a row. The head of a ranking ends at a score that is found by its bits, three at a
+time: for each of the seven thresholds within reach, the mass at and above it is summed. Masses are
+whole numbers, so sums do not depend on their order, and nothing waits for the host.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from luce_core.sampling.filters import RowFilters
+from luce_kernels_rocm.configs import RANKED_AT_ONCE, RANKED_WARPS
+from luce_kernels_rocm.launch import Launch
+
+
+@triton.jit
+def _rank(score):
+    """Whole numbers 0 .. 2^32 - 1 that ascend with float32 scores; -0 ranks as 0 does."""
+    bits = (score + 0.0).to(tl.int32, bitcast=True)
+    ascending = tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
+    return ascending.to(tl.int64) + 2147483648
+
+
+@triton.jit
+def _candidates(logits, scaled, kept, at, least, N: tl.constexpr, FIRST: tl.constexpr):
+    """(rank, weight, whether it is still in) of tokens `at`. The first pass asks the scores, later
+    ones what an earlier pass has kept."""
+    inside = at < N
+    rank = _rank(tl.load(logits + at, mask=inside, other=-float("inf")).to(tl.float32))
+    score = tl.load(scaled + at, mask=inside, other=-float("inf"))
+    weight = (tl.exp(score) * 17592186044416.0).to(tl.int64)  # 2^44
+    if FIRST:
+        is_in = inside & (weight > 0) & (score >= least)
+    else:
+        is_in = inside & (tl.load(kept + at, mask=inside, other=0) != 0)
+    return rank, weight, is_in
+
+
+@triton.jit
+def _keep_head(
+    logits,
+    scaled,
+    kept,
+    least,
+    target,
+    share,
+    N: tl.constexpr,
+    FIRST: tl.constexpr,
+    BY_MASS: tl.constexpr,
+    B: tl.constexpr,
+):
+    """Keep the best tokens until `target` of them, or the `share` of their mass, is reached; of
+    equals the first ones."""
+    total = tl.zeros([B], tl.int64)
+    for start in range(0, N, B):
+        at = start + tl.arange(0, B)
+        rank, weight, is_in = _candidates(logits, scaled, kept, at, least, N, FIRST)
+        mass = weight if BY_MASS else tl.full([B], 1, tl.int64)
+        total += tl.where(is_in, mass, 0)
+    whole = tl.sum(total, 0)
+    if BY_MASS:
+        target = tl.ceil(share * whole.to(tl.float64)).to(tl.int64)
+    target = tl.minimum(tl.maximum(target, 1), whole)
+
+    # The highest rank at and above which lies the target: 33 bits are eleven times three.
+    digit = tl.arange(0, 8)
+    found = tl.zeros([], tl.int64)
+    for step in range(11):
+        shift = 30 - 3 * step
+        threshold = found + (digit.to(tl.int64) << shift)
+        above = tl.zeros([B, 8], tl.int64)
+        for start in range(0, N, B):
+            at = start + tl.arange(0, B)
+            rank, weight, is_in = _candidates(logits, scaled, kept, at, least, N, FIRST)
+            mass = tl.where(is_in, weight if BY_MASS else tl.full([B], 1, tl.int64), 0)
+            above += tl.where(rank[:, None] >= threshold[None, :], mass[:, None], 0)
+        reaches = tl.sum(above, 0) >= target
+        # Digit 0 always does: all that an earlier digit has let through lies above it.
+        found += tl.max(tl.where(reaches, digit, 0), 0).to(tl.int64) << shift
+
+    better = tl.zeros([B], tl.int64)
+    for start in range(0, N, B):
+        at = start + tl.arange(0, B)
+        rank, weight, is_in = _candidates(logits, scaled, kept, at, least, N, FIRST)
+        mass = tl.where(is_in, weight if BY_MASS else tl.full([B], 1, tl.int64), 0)
+        better += tl.where(rank > found, mass, 0)
+    walked = tl.sum(better, 0)
+    for start in range(0, N, B):
+        at = start + tl.arange(0, B)
+        rank, weight, is_in = _candidates(logits, scaled, kept, at, least, N, FIRST)
+        mass = tl.where(is_in, weight if BY_MASS else tl.full([B], 1, tl.int64), 0)
+        equal = tl.where(rank == found, mass, 0)
+        before = walked + tl.cumsum(equal, 0) - equal
+        stays = is_in & ((rank > found) | ((rank == found) & (before < target)))
+        tl.store(kept + at, stays.to(tl.int8), mask=at < N)
+        walked += tl.sum(equal, 0)
+
+
+@triton.jit
+def _kept_tokens(
+    logits,
+    scaled,
+    top_k,
+    top_p,
+    log_min_p,
+    kept,
+    logits_stride,
+    N: tl.constexpr,
+    B: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    least = tl.load(log_min_p + row)
+    count = tl.load(top_k + row)
+    share = tl.load(top_p + row)
+    logits += row * logits_stride
+    scaled += row * N
+    kept += row * N
+    _keep_head(logits, scaled, kept, least, count, share, N, True, False, B)
+    # What this program's other lanes have stored is read next.
+    tl.debug_barrier()
+    _keep_head(logits, scaled, kept, least, count, share, N, False, True, B)
+
+
+def kept_tokens(
+    logits: Tensor,  # [R, V]
+    scaled: Tensor,  # [R, V] float32
+    filters: RowFilters,
+) -> Tensor:  # [R, V] bool
+    """The mask of the core's function of this name; where both exponential functions differ in the
+    last place, a token on the very edge of top_p may be kept by one and not by the other."""
+    rows, vocab = logits.shape
+    kept = torch.empty(rows, vocab, dtype=torch.int8, device=logits.device)
+    launch = _launch(vocab)
+    log_min_p = filters.min_p.log()
+    launch(
+        (rows,),
+        logits,
+        scaled.contiguous(),
+        filters.top_k,
+        filters.top_p,
+        log_min_p,
+        kept,
+        logits.stride(0),
+    )
+    return kept.view(torch.bool)
+
+
+@cache
+def _launch(vocab: int) -> Launch:
+    block = min(RANKED_AT_ONCE, triton.next_power_of_2(vocab))
+    return Launch(_kept_tokens, warps=RANKED_WARPS, N=vocab, B=block)
