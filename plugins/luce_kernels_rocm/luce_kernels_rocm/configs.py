@@ -67,9 +67,11 @@ def narrow_config(arch: Arch, qtype: str, n: int, k: int, rows: int) -> MatmulCo
 
 
 def tiled_config(arch: Arch, qtype: str, n: int, k: int) -> MatmulConfig:
-    """For more rows: tiles that fill the matrix instructions of the architecture."""
+    """For more rows: tiles that fill the matrix instructions of the architecture. The operands of
+    mma.sync lie in registers, dequantised there by several waves: half the depth is what fits."""
     quant = QUANTS[qtype]
-    groups = _power_of_two_up_to(min(64, k // quant.planes) // quant.width)
+    depth = 32 if arch.name in ("sm_80", "sm_120") else 64
+    groups = _power_of_two_up_to(min(depth, k // quant.planes) // quant.width)
     return MatmulConfig(64, 64, groups, warps=8 if qtype in _WIDE_CODES else 4)
 
 
