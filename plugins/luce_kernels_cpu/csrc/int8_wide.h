@@ -22,6 +22,7 @@ namespace LK_ISA_NS {
 
 constexpr int PANEL = 16;
 constexpr int WIDE_FROM = PANEL;  // rows; fewer are no faster
+static_assert(WIDE_FROM > FEW_ROWS, "panels are whole steps of rows");
 // Of a chunk, per row. While a tile instruction is under way vector instructions run at half their
 // rate, so that few changes between the two kinds pay; but all of a chunk must stay in the
 // first-level cache.

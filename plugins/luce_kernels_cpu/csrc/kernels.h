@@ -22,13 +22,15 @@ struct Rows {
     int64_t k;            // values of a row
 };
 
-// `out` has room for whole ROWS_STEP rows, `sums` where there are that many.
+// `out` has room for whole ROWS_STEP rows, `sums` for rows_of_sums().
 constexpr int ROWS_STEP = 16;
 
 constexpr int64_t whole_steps(int64_t rows) {
     return (rows + ROWS_STEP - 1) / ROWS_STEP * ROWS_STEP;
 }
-constexpr int64_t rows_of_sums(int64_t rows) { return rows < ROWS_STEP ? rows : whole_steps(rows); }
+// Kernels of few rows fill in what there is, those of more whole steps.
+constexpr int64_t FEW_ROWS = 8;
+constexpr int64_t rows_of_sums(int64_t rows) { return rows <= FEW_ROWS ? rows : whole_steps(rows); }
 
 struct Method {
     int32_t sums_per_block;  // 4-byte entries per row and 32 values

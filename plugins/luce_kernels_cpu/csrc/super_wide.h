@@ -20,6 +20,7 @@ namespace lk {
 namespace LK_ISA_NS {
 
 constexpr int SUPER_WIDE_FROM = 9;  // rows; fewer are no faster
+static_assert(SUPER_WIDE_FROM > FEW_ROWS, "panels are whole steps of rows");
 constexpr int STEP_VALUES = 64;     // that one tile instruction multiplies
 constexpr int STEPS = SUPER / STEP_VALUES;
 

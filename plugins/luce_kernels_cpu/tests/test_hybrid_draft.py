@@ -118,7 +118,7 @@ def load(tmp_path: Path) -> Load:
             progress=lambda done, total, what: None,
             **how,
         )
-        return made.allocate(), ops.modes
+        return made.allocate(max_step_rows=128), ops.modes
 
     return load_draft
 
@@ -133,7 +133,9 @@ def drive(draft: Any) -> list[list[int]]:
         for slot, count in enumerate(counts):
             kept.append(drafts.Kept(slot, first, lengths[slot], count))
             first, lengths[slot] = first + count, lengths[slot] + count
-        draft.inject(features, kept)
+        draft.open(len(features))
+        draft.backlog.rows[draft.backlog.places.tensor[: len(features)]] = features
+        draft.keep(kept)
         anchors = [
             drafts.Anchor(0, 7, lengths[0], 7),
             drafts.Anchor(1, 300, lengths[1], 3, NOISY),
