@@ -16,7 +16,8 @@ from luce_kernels_rocm.offer_tables import CORE_OFFERS
 
 PRIORITY = 100
 GPU_KINDS = ("hip", "cuda")
-GPU_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# What engines compute in on a GPU, and what is compiled ahead of time.
+GPU_DTYPES = (torch.float16, torch.bfloat16)
 
 
 class LateKernel:
