@@ -57,7 +57,7 @@ def test_everything_compiles_for_every_gpu(arch: str, compile_ahead: Any) -> Non
         assert report["lds_bytes"] <= ARCHES[arch].lds_bytes, named(report)
         if report["kernel"] == "tiled":
             check_matrix(report)
-        if report["kernel"] in ("narrow", "narrow_swiglu", "merge"):
+        if report["kernel"] in ("narrow", "narrow_swiglu", "attend_merge"):
             assert report["spills"] == 0, named(report)
 
 
