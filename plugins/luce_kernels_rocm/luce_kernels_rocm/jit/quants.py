@@ -56,6 +56,25 @@ def _e8m0_halved(code):
 
 
 @triton.jit
+def _rocmfp_scale(code):
+    """Half of what e4m3 with bias 7 is; 0 for no valid byte."""
+    exponent = code >> 3
+    mantissa = code & 7
+    bits = ((exponent + 119) << 23) | (mantissa << 20)
+    normal = bits.to(tl.float32, bitcast=True)
+    scale = tl.where(exponent == 0, mantissa.to(tl.float32) * 0.0009765625, normal)  # 2^-10
+    return tl.where(code > 0x7E, 0.0, scale)
+
+
+@triton.jit
+def _fp4_level(code):
+    """0, 1, 2, 3, 4, 6, 8, 10 and their negatives."""
+    size = code & 7
+    size = tl.where(size > 4, 2 * size - 4, size)
+    return tl.where(code > 7, -size, size)
+
+
+@triton.jit
 def _six_bits(block, index, inside, IS_MINIMUM: tl.constexpr):
     """Scale or minimum `index` of a q4_k or q5_k block, whose 12 packed bytes begin at 4."""
     own = 4 if IS_MINIMUM else 0
@@ -119,6 +138,26 @@ def dequantized(row, group, at, plane, inside, QTYPE: tl.constexpr):
         block = row + group * 17
         scale = _e8m0_halved(_byte(block, inside))
         return tl.where(inside, scale * _e2m1_doubled(_codes(block + 1 + at, inside, plane)), 0.0)
+    elif QTYPE == "ROCMFP4" or QTYPE == "ROCMFP4_FAST":
+        IS_FAST: tl.constexpr = QTYPE == "ROCMFP4_FAST"
+        block = row + group * (17 if IS_FAST else 18)
+        level = _fp4_level(_codes(block + at, inside, plane)).to(tl.float32)
+        return level * _rocmfp_scale(_byte(block + 16 + (0 if IS_FAST else plane), inside))
+    elif QTYPE == "ROCMFP3":
+        block = row + group // 2 * 14
+        bit = group % 2 * 48 + at * 3
+        # A code may lie across two bytes; after the last one comes a scale, which is cut off.
+        low = _byte(block + bit // 8, inside)
+        word = low | (_byte(block + bit // 8 + 1, inside) << 8)
+        code = (word >> (bit % 8)) & 7
+        size = tl.where((code & 3) == 3, 4, code & 3)
+        level = tl.where(code > 3, -size, size).to(tl.float32)
+        return level * _rocmfp_scale(_byte(block + 12 + group % 2, inside))
+    elif QTYPE == "ROCMFP2":
+        block = row + group // 2 * 10
+        code = _byte(block + group % 2 * 4 + at // 4, inside) >> (2 * (at % 4))
+        level = ((code & 3) - 1).to(tl.float32)
+        return level * _rocmfp_scale(_byte(block + 8 + group % 2, inside))
     elif QTYPE == "IQ4_XS":
         block = row + group // 8 * 136
         eighth = group % 8
