@@ -55,7 +55,7 @@ _NARROW_TILE = 1024
 
 
 # Types whose codes take so many registers that a tile of products needs more lanes.
-_WIDE_CODES = frozenset({"Q5_0", "Q5_1", "Q6_K", "MXFP4"})
+_WIDE_CODES = frozenset({"Q5_0", "Q5_1", "Q6_K", "MXFP4", "ROCMFP3", "ROCMFP4", "ROCMFP4_FAST"})
 
 
 def narrow_config(arch: Arch, qtype: str, n: int, k: int, rows: int) -> MatmulConfig:
