@@ -20,6 +20,8 @@ from luce_core.weights.quant.table import QUANT_TYPES, QuantType
 from luce_core.weights.quant.tensor import QuantTensor
 
 _VERSION = 3
+_INTEGER_TYPES = (np.uint32, np.int32, np.uint64, np.int64)
+_LIST_TYPES = (np.int32, *_INTEGER_TYPES)  # as the gguf package does; llama.cpp insists at times
 _PLAIN_TYPES = {
     torch.float32: "F32",
     torch.float16: "F16",
@@ -150,13 +152,15 @@ def _array(key: str, values: Sequence[object] | np.ndarray) -> bytes:
     if not isinstance(values, np.ndarray) and all(isinstance(each, str) for each in values):
         head = struct.pack("<IQ", STRING, len(values))
         return head + b"".join(_string(str(each)) for each in values)
-    kind, raw = _numbers(key, values)
+    kind, raw = _numbers(key, values, _LIST_TYPES)
     return struct.pack("<IQ", kind, len(values)) + raw
 
 
-def _numbers(key: str, values: Sequence[object] | np.ndarray) -> tuple[int, bytes]:
-    """Value type and bytes of numbers that share one type."""
-    array = values if isinstance(values, np.ndarray) else _fitted(key, values)
+def _numbers(
+    key: str, values: Sequence[object] | np.ndarray, integers: Sequence[type] = _INTEGER_TYPES
+) -> tuple[int, bytes]:
+    """Value type and bytes of numbers that share one type, of `integers` the first that fits."""
+    array = values if isinstance(values, np.ndarray) else _fitted(key, values, integers)
     if array.dtype == np.bool_:
         return BOOL, array.tobytes()
     array = array.astype(array.dtype.newbyteorder("<"))
@@ -165,14 +169,14 @@ def _numbers(key: str, values: Sequence[object] | np.ndarray) -> tuple[int, byte
     return _VALUE_TYPES[array.dtype], array.tobytes()
 
 
-def _fitted(key: str, values: Sequence[object]) -> np.ndarray:
+def _fitted(key: str, values: Sequence[object], integers: Sequence[type]) -> np.ndarray:
     array = np.asarray(values)
     if array.dtype == np.bool_:
         return array
     if array.dtype.kind == "f":
         return array.astype(np.float32)
     if array.dtype.kind in "iu":
-        for dtype in (np.uint32, np.int32, np.uint64, np.int64):
+        for dtype in integers:
             limits = np.iinfo(dtype)
             if limits.min <= array.min() and array.max() <= limits.max:
                 return array.astype(dtype)

@@ -18,6 +18,7 @@ from luce_core.weights.gguf_writer import write_gguf
 from luce_core.weights.quant_types import QuantTensor
 from luce_core.weights.synthetic import SyntheticModel, TensorSpec, write_random, write_synthetic
 from luce_core.weights.synthetic_blocks import SYNTHETIC_TYPES
+from luce_core.weights.synthetic_vocab import tokenizer_metadata
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
@@ -165,3 +166,12 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
         write_gguf(tmp_path / "m.gguf", "x", {"k": None}, {})
     with pytest.raises(ConfigError, match="rows of 40 values to Q8_0: its blocks hold 32"):
         QuantTensor.from_values("w", torch.zeros(2, 40), "Q8_0")
+
+
+def test_lists_of_integers_have_the_type_that_llama_cpp_reads(tmp_path: Path) -> None:
+    """It refuses a vocabulary whose token types are not int32."""
+    path = write_random(
+        tmp_path / "m.gguf", tokenizer_metadata(320, "qwen2"), [TensorSpec("a.weight", (32, 32))]
+    )
+    field = gguf.GGUFReader(path).fields["tokenizer.ggml.token_type"]
+    assert field.types == [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.INT32]
