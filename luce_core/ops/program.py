@@ -85,6 +85,16 @@ class Expectant(Protocol):
         raise AssertionError("a protocol is never called")
 
 
+@runtime_checkable
+class Described(Protocol):
+    """What a compiled recording may offer for the start screen and `/props`."""
+
+    @property
+    def description(self) -> str:
+        """How it replays, in a few words."""
+        raise AssertionError("a protocol is never called")
+
+
 class Replay:
     """A compiled recording as engines call it; `around` lets a profiler run it instead."""
 
@@ -134,8 +144,11 @@ def build_program(
                 max_segments=max_segments,
                 max_blocks=max_blocks,
             )
-            replay = Replay(recorder.compile(recording))
-            return Program(replay, f"replayed by {recorder.provider}")
+            compiled = recorder.compile(recording)
+            mode = f"replayed by {recorder.provider}"
+            if isinstance(compiled, Described):
+                mode = f"{mode}: {compiled.description}"
+            return Program(Replay(compiled), mode)
         except RecordingRefused as refusal:
             refusals.append(f"{recorder.provider}: {refusal}")
     return Program(forward, f"op by op: {'; '.join(refusals)}")

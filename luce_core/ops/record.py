@@ -102,6 +102,7 @@ class Recording:
     max_rows: int
     max_logits: int
     max_segments: int
+    max_blocks: int
 
 
 class Recorder:
@@ -115,6 +116,7 @@ class Recorder:
             Rows.LOGITS: max_logits,
             Rows.SEGMENTS: max_segments,
         }
+        self._max_blocks = max_blocks
         self._calls: list[Call] = []
         self._arena: list[int] = []
         self._free: list[int] = []
@@ -167,6 +169,7 @@ class Recorder:
             max_rows=self._most[Rows.TOKENS],
             max_logits=self._most[Rows.LOGITS],
             max_segments=self._most[Rows.SEGMENTS],
+            max_blocks=self._max_blocks,
         )
 
     def _take(self, shape: tuple[int, ...], dtype: torch.dtype, rows: Rows) -> Buffer:
@@ -277,6 +280,11 @@ class ReferenceProgram:
             args = tuple(self._resolve(ref, batch) for ref in call.args)
             out = None if call.out is None else self._buffer(call.out, batch)
             call.op.run_into(args, out)
+        return self.results(batch)
+
+    def results(self, batch: PackedBatch) -> Any:
+        """What the latest call has returned, as the rows of this batch."""
+        recording = self._recording
         outputs = tuple(self._buffer(ref, batch) for ref in recording.outputs)
         return outputs if recording.returns_tuple else outputs[0]
 

@@ -14,3 +14,12 @@ def luce_register_kernels(register: Callable[..., None]) -> None:
     from luce_kernels_rocm.offers import register_kernels
 
     register_kernels(register)
+
+
+@hookimpl
+def luce_register_recorders(register: Callable[..., None]) -> None:
+    """Offer to replay steps as captured graphs, on hip and cuda."""
+    from luce_kernels_rocm.graphs.program import compile_recording
+
+    for device in ("hip", "cuda"):
+        register(compile_recording, provider=__name__, device=device)
