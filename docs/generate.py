@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import luce_deepseek_v4
 import luce_qwen_dflash2
+from luce_kernels_rocm.roofline.build import roofline
 from pydantic.fields import FieldInfo
 
 from luce_core import hookspecs
@@ -27,7 +28,9 @@ from luce_core.engine import (
     SeqEngine,
 )
 from luce_core.ops.core_ops import CORE_OPS
+from luce_core.ops.device_tools import OpCost
 from luce_core.ops.spec import ArgSpec, OpSpec
+from luce_core.roofline_table import limits_us
 from luce_core.server.unsupported import CHAT_ONLY, COMPLETION_ONLY, SHARED_FIELDS
 from luce_core.settings import ENV_PREFIX, Settings
 
@@ -250,10 +253,41 @@ def refused_fields() -> str:
 
 # -- pages -------------------------------------------------------------------------------------
 
+# -- kernels -----------------------------------------------------------------------------------
+
+
+def roofline_sections() -> str:
+    """For each model: what the ops of its steps must move, and what our programs ask for."""
+    shown = roofline(("r9700", "strix-halo", "h200"), None)
+    sections = []
+    for model in dict.fromkeys(step.model for step in shown.steps):
+        steps = [step for step in shown.steps if step.model == model]
+        head = ["op", "of what"]
+        for step in steps:
+            head += [f"{step.step}: least MB", "moved / least"]
+        head += [f"{step.step}: limit us" for step in steps]
+        rows = []
+        for costs in zip(*(step.ops for step in steps), strict=True):
+            cells = [costs[0].op, costs[0].what]
+            for cost in costs:
+                least = cost.calls * cost.least.read_bytes / 1e6
+                cells += [f"{least:.3g}", _ratio(cost)]
+            cells += [" / ".join(f"{us:.3g}" for us in limits_us(shown, cost)) for cost in costs]
+            rows.append(cells)
+        sections.append(f"### {model}\n\n{table(head, rows)}")
+    return "\n".join(sections)
+
+
+def _ratio(cost: OpCost) -> str:
+    ratio = cost.moved_over_least
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "settings": settings_table,
         "ops": ops_sections,
+        "roofline": roofline_sections,
         "qwen-ops": plugin_ops_sections(luce_qwen_dflash2),
         "deepseek-ops": plugin_ops_sections(luce_deepseek_v4),
         "process-hooks": process_hooks,

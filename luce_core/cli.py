@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from luce_core.errors import LuceError
@@ -28,6 +29,7 @@ commands:
                   write a model again in another quant type
   plugins         list the installed plugins, their engines and hooks
   ops             list the ops, and which provider offers kernels for them
+  tune MODEL      time the tiles of GPU kernels, and write a table of the best
   bench URL       measure a server of the OpenAI API, or two in turns
   bench-step MODEL
                   show where the time of a step goes
@@ -144,12 +146,69 @@ def _list_ops(words: list[str]) -> int:
         default=os.environ.get("LUCE_KERNEL_ISA"),
         help="as luce serve would take it",
     )
-    isa = parser.parse_args(words).kernel_isa
+    parser.add_argument(
+        "--roofline",
+        metavar="DEVICE",
+        help="show what each op of a step must move and compute, and how fast these devices could "
+        "do it: names separated by commas, as r9700,h200",
+    )
+    parser.add_argument("--model", help="with --roofline: only this model's steps")
+    parser.add_argument("--provider", help="with --roofline: whose kernels, if several know them")
+    parser.add_argument("--json", type=Path, help="with --roofline: write it to this file too")
+    options = parser.parse_args(words)
+    if options.roofline is not None:
+        return _show_roofline(options)
+    for name in ("model", "provider", "json"):
+        if getattr(options, name) is not None:
+            parser.error(f"--{name} needs --roofline")
+    isa = options.kernel_isa
     from luce_core.console import make_console
     from luce_core.listings import ops_table
     from luce_core.load import build_registry
 
     make_console().print(ops_table(build_registry(_plugins()), isa))
+    return 0
+
+
+def _show_roofline(options: argparse.Namespace) -> int:
+    from luce_core.bench.json_file import write_json
+    from luce_core.console import make_console
+    from luce_core.ops.device_tools import tools_of
+    from luce_core.roofline_table import roofline_json, roofline_tables
+
+    devices = tuple(name.strip() for name in options.roofline.split(","))
+    tools = tools_of(_plugins().device_tools(), options.provider)
+    roofline = tools.roofline(devices, options.model)
+    make_console().print(roofline_tables(roofline))
+    if options.json is not None:
+        write_json(options.json, roofline_json(roofline))
+    return 0
+
+
+def _tune(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="luce tune",
+        description="Time candidate tiles of the GPU kernels for a model's layers on a device, and "
+        "write a table of the best for luce serve --kernel-table. Takes minutes, and a GPU that "
+        "does nothing else.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="as luce serve takes it")
+    parser.add_argument("--device", default="cuda", help="cuda:N or hip:N (default: cuda)")
+    parser.add_argument("--only", default="", help="kernels with this in their name")
+    parser.add_argument("--out", type=Path, default=Path("kernel-table.json"), help="the table")
+    parser.add_argument("--provider", help="whose kernels, if several can be tuned")
+    options = parser.parse_args(words)
+    from luce_core.console import make_console
+    from luce_core.device import Device
+    from luce_core.load import require_device
+    from luce_core.ops.device_tools import tools_of
+    from luce_core.weights.model_ref import resolve_model
+
+    device = Device.parse(options.device)
+    require_device(device)
+    tools = tools_of(_plugins().device_tools(), options.provider)
+    model = resolve_model(options.model)
+    tools.tune(model, device, options.only, options.out, make_console().print)
     return 0
 
 
@@ -188,6 +247,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "quantize": _quantize,
     "plugins": _list_plugins,
     "ops": _list_ops,
+    "tune": _tune,
     "bench": _bench,
     "bench-step": _bench_step,
     "version": _version,

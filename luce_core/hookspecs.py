@@ -14,6 +14,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from luce_core.engine import EngineSpec
+    from luce_core.ops.device_tools import DeviceTools
     from luce_core.ops.spec import OpSpec
 
 PROJECT = "luce"
@@ -57,6 +58,11 @@ def luce_register_kernels(register: Callable[..., None]) -> None:
 @hookspec
 def luce_register_recorders(register: Callable[..., None]) -> None:
     """Offer to replay recorded steps: `register(compile, provider=..., device=...)`."""
+
+
+@hookspec
+def luce_register_device_tools(register: Callable[[DeviceTools], None]) -> None:
+    """Offer what `luce ops --roofline` and `luce tune` do: `register(DeviceTools(...))`."""
 
 
 @hookspec

@@ -175,6 +175,7 @@ def load_model(opened: OpenedModel, plugins: Plugins, progress: Progress) -> Loa
         op_overrides(settings.op),
         threads=settings.threads,
         isa=settings.kernel_isa,
+        table=settings.kernel_table,
     )
     slots = settings.max_concurrency
     context = LoadContext(

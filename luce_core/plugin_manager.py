@@ -16,6 +16,7 @@ from luce_core.errors import ConfigError, LuceError, PluginError
 from luce_core.hookspecs import ENTRY_POINT_GROUP, PROJECT
 
 if TYPE_CHECKING:
+    from luce_core.ops.device_tools import DeviceTools
     from luce_core.ops.registry import OpRegistry
 
 
@@ -78,6 +79,18 @@ class Plugins:
         self._collect("luce_register_recorders", registry.register_recorder)
         for failure in self.failures:
             registry.note_failure(failure.name, PluginError(failure.error))
+
+    def device_tools(self) -> dict[str, DeviceTools]:
+        """By provider. Two of one name are a PluginError."""
+        found: dict[str, DeviceTools] = {}
+
+        def register(tools: DeviceTools) -> None:
+            if tools.provider in found:
+                raise PluginError(f"device tools of {tools.provider} are registered twice")
+            found[tools.provider] = tools
+
+        self._collect("luce_register_device_tools", register)
+        return found
 
     def register_text_formats(self, register: Callable[..., None]) -> None:
         self._collect("luce_register_text_formats", register)

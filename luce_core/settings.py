@@ -75,6 +75,9 @@ class Settings(BaseSettings):
     kernel_isa: str | None = Field(
         None, description="instruction set of the kernels, as avx2; default: the best"
     )
+    kernel_table: Path | None = Field(
+        None, description="tiles of GPU kernels, as luce tune wrote them for the device"
+    )
     threads: int = Field(0, ge=0, le=1024, description="compute threads; 0: what cores allow")
 
     # -- limits of the model

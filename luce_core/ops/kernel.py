@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +33,10 @@ def same_arguments(facts: Mapping[str, Any], args: tuple[Any, ...]) -> tuple[Any
     return args
 
 
+def no_table(path: Path, arch: str) -> None:
+    """The usual `read_table`: there is nothing to tune."""
+
+
 def float32_weight(weight: Any, device: torch.device) -> Any:
     """The usual `prepare`: dequantised once to float32 on the device; None stays None."""
     if isinstance(weight, QuantTensor):
@@ -57,6 +62,7 @@ class Kernel:
     prepare: Callable[[Any, torch.device], Any] = float32_weight
     setup: Callable[[int], None] = no_setup
     isas: Mapping[str, Callable[[], None]] = field(default_factory=lambda: NO_ISAS)
+    read_table: Callable[[Path, str], None] = no_table
     as_read: Callable[[Mapping[str, Any], tuple[Any, ...]], tuple[Any, ...]] = same_arguments
     row_invariant: bool = False
     split_invariant: bool = False
@@ -69,6 +75,12 @@ class Kernel:
             and (not self.dtypes or dtype in self.dtypes)
             and (not self.arch or arch in self.arch)
         )
+
+    @property
+    def described(self) -> str:
+        """Provider, device, dtypes and architectures, for people."""
+        dtypes = sorted(str(dtype) for dtype in self.dtypes)
+        return f"{self.provider} ({' '.join([self.device, *dtypes, *sorted(self.arch)])})"
 
     def choose_isa(self, isa: str | None) -> None:
         """Use this instruction set from now on, if the provider has it; None leaves the choice."""

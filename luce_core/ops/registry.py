@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from luce_core.device import KINDS, Device
 from luce_core.errors import ConfigError, PluginError
 from luce_core.host_memory import usable_cores
+from luce_core.ops.bind_checks import check_weights, complete_facts
 from luce_core.ops.bound import Binding, BoundOp
 from luce_core.ops.kernel import (
     ANY_DEVICE,
@@ -22,6 +24,7 @@ from luce_core.ops.kernel import (
     check_isa,
     float32_weight,
     no_setup,
+    no_table,
     same_arguments,
 )
 from luce_core.ops.program import (
@@ -113,6 +116,7 @@ class OpRegistry:
         prepare: Callable[[Any, torch.device], Any] = float32_weight,
         setup: Callable[[int], None] = no_setup,
         isas: Mapping[str, Callable[[], None]] = NO_ISAS,
+        read_table: Callable[[Path, str], None] = no_table,
         as_read: Callable[[Mapping[str, Any], tuple[Any, ...]], tuple[Any, ...]] = same_arguments,
         row_invariant: bool = False,
         split_invariant: bool = False,
@@ -130,7 +134,9 @@ class OpRegistry:
         the rest comes as float32 on the device.
         `setup(threads)` is called before the first `prepare` of an engine, once for each distinct
         function. `isas` are the instruction sets among which `--kernel-isa` can choose on this
-        machine, the usual one first, each with what chooses it. `as_read(facts, args)` gives
+        machine, the usual one first, each with what chooses it. `read_table(path, arch)` reads
+        what `luce tune` wrote, once for each distinct function, before anything is bound.
+        `as_read(facts, args)` gives
         the step arguments as the kernel rounds them before it computes (int8 activations): parity
         compares with the reference's result from these.
         `provider` defaults to the function's top package.
@@ -155,6 +161,7 @@ class OpRegistry:
                 prepare=prepare,
                 setup=setup,
                 isas=MappingProxyType(dict(isas)),
+                read_table=read_table,
                 as_read=as_read,
                 row_invariant=row_invariant,
                 split_invariant=split_invariant,
@@ -184,19 +191,21 @@ class OpRegistry:
         *,
         threads: int = 0,
         isa: str | None = None,
+        table: Path | None = None,
     ) -> OpBinder:
         """What an engine binds with, on one device at one activation dtype.
 
         `overrides` maps an op to the provider it must use, or `*` to one that is used for every op
         it offers. Unknown ops and providers are ConfigErrors. `threads` is what a provider's
         `setup` gets; 0 stands for all usable cores. `isa` is chosen of the kernels' instruction
-        sets; ConfigError where none that may be bound has it.
+        sets; ConfigError where none that may be bound has it. `table` is a file of tiles, which
+        every kernel that may be bound reads; ConfigError where none does.
         """
         for op, provider in overrides.items():
             if op != EVERY_OP:
                 self.spec(op)
             self._check_provider(provider)
-        return OpBinder(self, device, dtype, overrides, threads=threads, isa=isa)
+        return OpBinder(self, device, dtype, overrides, threads=threads, isa=isa, table=table)
 
     def _check_provider(self, provider: str) -> None:
         if provider in self.providers:
@@ -232,6 +241,7 @@ class OpBinder:
         *,
         threads: int = 0,
         isa: str | None = None,
+        table: Path | None = None,
     ) -> None:
         self.device = torch.device(device.torch_name)
         self.dtype = dtype
@@ -247,6 +257,18 @@ class OpBinder:
         self._expect: Callable[[], None] | None = None
         if isa is not None:
             check_isa(isa, (kernel for op in registry.specs for kernel in self._candidates(op)))
+        if table is not None:
+            self._read_table(table)
+
+    def _read_table(self, table: Path) -> None:
+        kernels = (kernel for op in self._registry.specs for kernel in self._candidates(op))
+        readers = {kernel.read_table for kernel in kernels} - {no_table}
+        if not readers:
+            raise ConfigError(
+                f"--kernel-table {table}: no kernel for {self._device} reads a table of tiles"
+            )
+        for read in readers:
+            read(table, self._arch)
 
     @property
     def bound(self) -> tuple[Binding, ...]:
@@ -261,8 +283,8 @@ class OpBinder:
         unknown op, a missing or unknown fact, or an override that cannot be honoured.
         """
         spec = self._registry.spec(op)
-        complete = MappingProxyType(_complete_facts(spec, facts))
-        _check_weights(spec, weights)
+        complete = MappingProxyType(complete_facts(spec, facts))
+        check_weights(spec, weights)
         kernel = self._choose(spec, complete)
         if kernel.setup not in self._set_up:
             self._set_up.add(kernel.setup)
@@ -366,34 +388,8 @@ class OpBinder:
             if kernel.accepts(facts):
                 return kernel
         kernels = self._registry.kernels(spec.name)
-        offers = ", ".join(_describe(kernel) for kernel in kernels)
+        offers = ", ".join(kernel.described for kernel in kernels)
         raise ConfigError(
             f"op {spec.name}: provider {self._wanted(spec.name)!r} has no kernel for {dict(facts)} "
             f"on {self._device} ({self._arch or 'any arch'}) in {self.dtype}; there are: {offers}"
         )
-
-
-def _describe(kernel: Kernel) -> str:
-    limits = [kernel.device, *sorted(str(dtype) for dtype in kernel.dtypes), *sorted(kernel.arch)]
-    return f"{kernel.provider} ({' '.join(limits)})"
-
-
-def _complete_facts(spec: OpSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
-    known = (*spec.facts, *spec.optional_facts)
-    for name in facts:
-        if name not in known:
-            raise ConfigError(f"op {spec.name}: unknown fact {name!r}, it knows {list(known)}")
-    missing = [name for name in spec.facts if name not in facts]
-    if missing:
-        raise ConfigError(f"op {spec.name}: missing facts {missing}")
-    return {**spec.optional_facts, **facts}
-
-
-def _check_weights(spec: OpSpec, weights: tuple[Any, ...]) -> None:
-    expected = spec.weight_args
-    if len(weights) != len(expected):
-        names = [arg.name for arg in expected]
-        raise ConfigError(f"op {spec.name}: takes weights {names}, got {len(weights)}")
-    for arg, weight in zip(expected, weights, strict=True):
-        if weight is None and not arg.optional:
-            raise ConfigError(f"op {spec.name}: weight {arg.name} is missing")

@@ -23,3 +23,13 @@ def luce_register_recorders(register: Callable[..., None]) -> None:
 
     for device in ("hip", "cuda"):
         register(compile_recording, provider=__name__, device=device)
+
+
+@hookimpl
+def luce_register_device_tools(register: Callable[..., None]) -> None:
+    """Offer what `luce ops --roofline` and `luce tune` do."""
+    from luce_core.ops.device_tools import DeviceTools
+    from luce_kernels_rocm.roofline.build import roofline
+    from luce_kernels_rocm.tune.command import tune
+
+    register(DeviceTools(provider=__name__, roofline=roofline, tune=tune))

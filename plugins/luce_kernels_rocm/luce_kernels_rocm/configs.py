@@ -1,14 +1,15 @@
 """Tile sizes and waves per kernel: looked up when a layer makes its launches, never measured while
-serving. A configuration depends on the layer's constants and the architecture; on the batch only
-where `quant_matmul` says so.
+serving, in the table of `luce tune` if one was read, else computed here. A configuration depends on
+the layer's constants and the architecture; on the batch only where `quant_matmul` says so.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from luce_kernels_rocm.arch import Arch
 from luce_kernels_rocm.quant_table import QUANTS
+from luce_kernels_rocm.tiles import tiles
 
 # Ops that go through rows piece by piece.
 PIECE = 1024
@@ -59,7 +60,11 @@ _WIDE_CODES = frozenset({"Q5_0", "Q5_1", "Q6_K", "MXFP4", "ROCMFP3", "ROCMFP4", 
 
 
 def narrow_config(arch: Arch, qtype: str, n: int, k: int, rows: int) -> MatmulConfig:
-    """For up to NARROW_ROWS rows: as much of the weight in flight as registers allow."""
+    """For up to NARROW_ROWS rows: as much of the weight in flight as registers allow. The tile is
+    the same for every count of rows."""
+    tile = tiles().find("narrow", qtype, n, k)
+    if tile is not None:
+        return MatmulConfig(rows, tile.columns, tile.depth, tile.warps, tile.stages)
     quant = QUANTS[qtype]
     groups = _power_of_two_up_to(min(_NARROW_VALUES, k // quant.planes) // quant.width)
     columns = max(1, _NARROW_TILE // (groups * quant.width))
@@ -69,6 +74,9 @@ def narrow_config(arch: Arch, qtype: str, n: int, k: int, rows: int) -> MatmulCo
 def tiled_config(arch: Arch, qtype: str, n: int, k: int) -> MatmulConfig:
     """For more rows: tiles that fill the matrix instructions of the architecture. The operands of
     mma.sync lie in registers, dequantised there by several waves: half the depth is what fits."""
+    tile = tiles().find("tiled", qtype, n, k)
+    if tile is not None:
+        return MatmulConfig(tile.rows, tile.columns, tile.depth, tile.warps, tile.stages)
     quant = QUANTS[qtype]
     depth = 32 if arch.name in ("sm_80", "sm_120") else 64
     groups = _power_of_two_up_to(min(depth, k // quant.planes) // quant.width)
@@ -109,7 +117,8 @@ def decode_attention_config(
 ) -> AttentionConfig:
     """For rows of decode segments: a tile as small as matrix instructions allow."""
     rows = max(1, _DECODE_TILE // group)
-    return _attention_config(arch, rows, head_dim, cache_types, warps=4)
+    found = _attention_config(arch, rows, head_dim, cache_types, warps=4)
+    return _tuned(found, "decode_attention", group, head_dim)
 
 
 def prefill_attention_config(
@@ -118,7 +127,17 @@ def prefill_attention_config(
     """For rows of prompts."""
     tile = _PREFILL_TILE // 2 if _is_heavy(head_dim, cache_types) else _PREFILL_TILE
     warps = 8 if head_dim >= _WIDE_HEAD else 4
-    return _attention_config(arch, max(1, tile // group), head_dim, cache_types, warps=warps)
+    rows = max(1, tile // group)
+    found = _attention_config(arch, rows, head_dim, cache_types, warps=warps)
+    return _tuned(found, "prefill_attention", group, head_dim)
+
+
+def _tuned(config: AttentionConfig, kernel: str, group: int, head_dim: int) -> AttentionConfig:
+    """With the tile that was measured on the device, if there is a table of them."""
+    tile = tiles().find(kernel, group, head_dim)
+    if tile is None:
+        return config
+    return replace(config, rows=tile.rows, keys=tile.depth, warps=tile.warps)
 
 
 def _attention_config(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from luce_kernels_rocm.tiles import read_tiles
 from luce_kernels_rocm.weights import accepts_weight, blocks_on
 
 _EVERY_ROW_ALIKE: Mapping[str, Any] = MappingProxyType(
@@ -21,8 +22,8 @@ CORE_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "gather_rows": _EVERY_ROW_ALIKE,
         "greedy_token": _EVERY_ROW_ALIKE,
         "kv_write": _EVERY_ROW_ALIKE,
-        "paged_attention": {"row_invariant": True},
-        "quant_matmul": _BLOCKS,
+        "paged_attention": {"row_invariant": True, "read_table": read_tiles},
+        "quant_matmul": {**_BLOCKS, "read_table": read_tiles},
         "rms_norm": _EVERY_ROW_ALIKE,
         "rope": _EVERY_ROW_ALIKE,
         "swiglu": _EVERY_ROW_ALIKE,

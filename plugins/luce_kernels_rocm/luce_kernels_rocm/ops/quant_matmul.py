@@ -199,6 +199,7 @@ def _narrow_launch(arch: Arch, qtype: str, n: int, k: int, rows: int) -> tuple[i
     launch = Launch(
         _narrow,
         warps=config.warps,
+        stages=config.stages,
         **weight_shape(qtype, n, k),
         ROWS=rows,
         BN=config.columns,

@@ -1,0 +1,141 @@
+"""The layers of the models whose steps are shown.
+
+Qwen3.5-27B: its config's shapes, weights of the types that a Q4_K_M file mixes, in the simple form
+that the down projection and the head are Q6_K and everything else Q4_K. What ops of its plugin move
+and compute (the delta rule, convolutions, gates) is not counted. SmolLM2-135M: the Q4_1
+file, whose tied head is Q8_0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from luce_core.errors import ConfigError
+from luce_core.ops.kv_layout import KvLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`count` layers x @ weight[n, k]^T; the head reads the logit rows only."""
+
+    name: str
+    count: int
+    qtype: str
+    n: int
+    k: int
+    is_head: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What decides the cost of a step. `norms` are of whole rows, `swiglus` of `ff` values, `adds`
+    residual sums; each of `attentions` layers turns, caches and attends to its heads."""
+
+    name: str
+    width: int
+    vocab: int
+    embedding: str
+    products: tuple[Product, ...]
+    norms: int
+    adds: int
+    swiglus: int
+    ff: int
+    attentions: int
+    heads: int
+    head_norms: bool
+    rotary_dim: int
+    layout: KvLayout
+
+
+def _qwen() -> ModelShape:
+    width, ff, layers, full, linear = 5120, 17408, 64, 16, 48
+    return ModelShape(
+        name="Qwen3.5-27B",
+        width=width,
+        vocab=248_320,
+        embedding="Q4_K",
+        products=(
+            Product("delta qkv", linear, "Q4_K", 10240, width),
+            Product("delta gate", linear, "Q4_K", 6144, width),
+            Product("delta out", linear, "Q4_K", width, 6144),
+            Product("attention q and gate", full, "Q4_K", 2 * 24 * 256, width),
+            Product("attention k, v", 2 * full, "Q4_K", 4 * 256, width),
+            Product("attention out", full, "Q4_K", width, 24 * 256),
+            Product("gate, up", 2 * layers, "Q4_K", ff, width),
+            Product("down", layers, "Q6_K", width, ff),
+            Product("head", 1, "Q6_K", 248_320, width, is_head=True),
+        ),
+        norms=2 * layers + 1,
+        adds=2 * layers,
+        swiglus=layers,
+        ff=ff,
+        attentions=full,
+        heads=24,
+        head_norms=True,
+        rotary_dim=64,
+        layout=KvLayout(kv_heads=4, head_dim=256, block_size=16),
+    )
+
+
+def _smollm2() -> ModelShape:
+    width, ff, layers = 576, 1536, 30
+    return ModelShape(
+        name="SmolLM2-135M",
+        width=width,
+        vocab=49_152,
+        embedding="Q8_0",
+        products=(
+            Product("attention q, out", 2 * layers, "Q4_1", width, width),
+            Product("attention k, v", 2 * layers, "Q4_1", 192, width),
+            Product("gate, up", 2 * layers, "Q4_1", ff, width),
+            Product("down", layers, "Q4_1", width, ff),
+            Product("head", 1, "Q8_0", 49_152, width, is_head=True),
+        ),
+        norms=2 * layers + 1,
+        adds=2 * layers,
+        swiglus=layers,
+        ff=ff,
+        attentions=layers,
+        heads=9,
+        head_norms=False,
+        rotary_dim=64,
+        layout=KvLayout(kv_heads=3, head_dim=64, block_size=16),
+    )
+
+
+MODELS: Mapping[str, ModelShape] = MappingProxyType(
+    {"qwen3.5-27b": _qwen(), "smollm2-135m": _smollm2()}
+)
+
+
+def models_named(name: str | None) -> tuple[ModelShape, ...]:
+    """One, or all; ConfigError lists the known ones."""
+    if name is None:
+        return tuple(MODELS.values())
+    if name not in MODELS:
+        raise ConfigError(f"unknown model {name!r}: shapes are known of {', '.join(MODELS)}")
+    return (MODELS[name],)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`segments` slots with `rows` new rows each behind `context` tokens, logits on the last."""
+
+    name: str
+    segments: int
+    rows: int
+    context: int
+    prefill: bool
+
+    @property
+    def all_rows(self) -> int:
+        return self.segments * self.rows
+
+
+STEPS = (
+    Step("1 decode row behind 4096 tokens", 1, 1, 4096, False),
+    Step("8 decode rows behind 4096 tokens", 8, 1, 4096, False),
+    Step("a prompt of 512 rows", 1, 512, 0, True),
+)
