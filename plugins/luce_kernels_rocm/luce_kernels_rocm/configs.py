@@ -18,6 +18,18 @@ PIECE_WARPS = 4
 ROPE_HEADS = 4
 ROPE_WARPS = 1
 
+ROUTE_WARPS = 1
+
+# Channels of a convolution that a program has, and how many rows of a segment it goes through.
+CONV_CHANNELS = 256
+CONV_ROWS = 32
+CONV_WARPS = 4
+
+# Columns of a recurrent state that a program keeps in registers: one wave sums without waiting for
+# others, and a row of its tile is a whole memory transaction.
+STATE_COLUMNS = 16
+STATE_WARPS = 1
+
 # Logits that one program looks through.
 VOCAB_PART = 4096
 VOCAB_PART_WARPS = 4
@@ -71,6 +83,12 @@ def narrow_config(arch: Arch, qtype: str, n: int, k: int, rows: int) -> MatmulCo
     return MatmulConfig(rows, columns, groups, warps=4)
 
 
+def pair_config(arch: Arch, qtype: str, n: int, k: int) -> MatmulConfig:
+    """For one row with one expert: more lanes than the narrow product, whose sums of one row leave
+    registers free for codes."""
+    return replace(narrow_config(arch, qtype, n, k, 1), warps=8)
+
+
 def tiled_config(arch: Arch, qtype: str, n: int, k: int) -> MatmulConfig:
     """For more rows: tiles that fill the matrix instructions of the architecture. The operands of
     mma.sync lie in registers, dequantised there by several waves: half the depth is what fits."""
@@ -81,6 +99,11 @@ def tiled_config(arch: Arch, qtype: str, n: int, k: int) -> MatmulConfig:
     depth = 32 if arch.name in ("sm_80", "sm_120") else 64
     groups = _power_of_two_up_to(min(depth, k // quant.planes) // quant.width)
     return MatmulConfig(64, 64, groups, warps=8 if qtype in _WIDE_CODES else 4)
+
+
+def grouped_config(arch: Arch, qtype: str, n: int, k: int) -> MatmulConfig:
+    """For the rows of one expert, of which a prompt has a few dozen."""
+    return replace(tiled_config(arch, qtype, n, k), rows=32)
 
 
 def _power_of_two_up_to(number: int) -> int:

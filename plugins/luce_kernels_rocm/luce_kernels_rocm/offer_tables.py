@@ -29,3 +29,23 @@ CORE_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "swiglu": _EVERY_ROW_ALIKE,
     }
 )
+
+# Ops that only some models need. Most of them belong to the plugin of such a model, and their
+# kernels stay dormant where it is not installed.
+MODEL_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "affine": _EVERY_ROW_ALIKE,
+        "causal_conv1d": _EVERY_ROW_ALIKE,
+        "conv_replay": _EVERY_ROW_ALIKE,
+        "gated_delta": _EVERY_ROW_ALIKE,
+        "gated_delta_replay": _EVERY_ROW_ALIKE,
+        "gated_rms_norm": _EVERY_ROW_ALIKE,
+        "moe_matmul": _BLOCKS,
+        "moe_route": _EVERY_ROW_ALIKE,
+        "moe_scale": _EVERY_ROW_ALIKE,
+        "moe_sum": _EVERY_ROW_ALIKE,
+        "put_rows": _EVERY_ROW_ALIKE,
+        "sigmoid_gate": _EVERY_ROW_ALIKE,
+        "take_rows": _EVERY_ROW_ALIKE,
+    }
+)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from luce_core.errors import PluginError
-from luce_kernels_rocm.offer_tables import CORE_OFFERS
+from luce_kernels_rocm.offer_tables import CORE_OFFERS, MODEL_OFFERS
 
 PRIORITY = 100
 GPU_KINDS = ("hip", "cuda")
@@ -72,4 +72,4 @@ def register_kernels(
 
 def offers() -> tuple[Offer, ...]:
     """Every offer, in a fixed order."""
-    return tuple(Offer(op, options) for op, options in CORE_OFFERS.items())
+    return tuple(Offer(op, options) for op, options in {**CORE_OFFERS, **MODEL_OFFERS}.items())

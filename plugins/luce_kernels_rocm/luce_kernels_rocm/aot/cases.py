@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from luce_core.batch.packed import BATCH_FIELDS, PackedBatch
 from luce_core.device import Device
 from luce_core.ops.core_ops import core_registry
 from luce_core.ops.kv_layout import CACHE_TYPES, KvLayout
@@ -18,6 +17,7 @@ from luce_core.ops.registry import OpRegistry
 from luce_core.request import SamplingParams
 from luce_core.sampling.filters import row_filters
 from luce_core.weights.quant_types import QUANT_TYPES, QuantTensor
+from luce_kernels_rocm.aot.steps import step
 from luce_kernels_rocm.offers import GPU_DTYPES, register_kernels
 from luce_kernels_rocm.quant_table import QUANTS
 
@@ -48,6 +48,9 @@ def registry() -> OpRegistry:
 
 def cases(dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)) -> Iterator[AotCase]:
     """Every case, each at its first dtype critical at most."""
+    # Needs triton, which only compiling does.
+    from luce_kernels_rocm.aot.model_cases import model_cases
+
     made = registry()
     for place, dtype in enumerate(dtypes):
         short = str(dtype).removeprefix("torch.")
@@ -75,6 +78,7 @@ def cases(dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)) -> 
         yield from _products(case, dtype)
         yield from _attention(case, dtype)
         yield from _fused(dtype, short, place == 0)
+        yield from model_cases(dtype, short, place == 0)
 
 
 Make = Callable[..., AotCase]
@@ -176,23 +180,6 @@ def _attention(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:
                     (q, batch, cache.k, cache.v),
                     critical=name == "decode" and (cache_type, head_dim) in CRITICAL_CACHES,
                 )
-
-
-def step(num_prefill: int) -> PackedBatch:
-    """A segment of six rows; all that kernels of attention ask a batch."""
-    small = torch.zeros(6, dtype=torch.int32)
-    fields = {name: small for name in BATCH_FIELDS if name != "block_tables"}
-    return PackedBatch(
-        **fields,
-        block_tables=small[None],
-        rows=6,
-        segments=1,
-        logits=6,
-        num_prefill=num_prefill,
-        prefill_rows=6 * num_prefill,
-        max_query=6,
-        max_context=1024,
-    )
 
 
 def cache_layout(cache_type: str) -> KvLayout:

@@ -90,15 +90,16 @@ def attention(arch: Arch, layout: KvLayout, heads: int, step: Step) -> Moved:
     all keys once, and what a part finds is written and read again, in float32."""
     kv_heads, head_dim = layout.kv_heads, layout.head_dim
     group = _power_of_two(heads // kv_heads)
+    types = (layout.k_type, layout.v_type)
     values = 2 * step.all_rows * heads * head_dim * VALUE
     if step.prefill:
-        tile = prefill_attention_config(arch, group, head_dim).rows
+        tile = prefill_attention_config(arch, group, head_dim, types).rows
         tiles = _parts(step.rows, tile)
         keys = sum(step.context + min(step.rows, (place + 1) * tile) for place in range(tiles))
         tables = step.segments * kv_heads * keys * INDEX
         read = step.segments * keys * layout.bytes_per_token + tables
         return Moved(step.segments * tiles * kv_heads, values + read)
-    tiles = _parts(step.rows, decode_attention_config(arch, group, head_dim).rows)
+    tiles = _parts(step.rows, decode_attention_config(arch, group, head_dim, types).rows)
     length = step.context + step.rows
     parts = _parts(length, ATTENTION_PART)
     read = step.segments * tiles * length * (layout.bytes_per_token + kv_heads * INDEX)
