@@ -20,6 +20,11 @@ ROPE_WARPS = 1
 
 ROUTE_WARPS = 1
 
+# Values of a row's streams that one program multiplies, and how many of them at once.
+STREAM_PART = 1024
+STREAM_VALUES = 128
+STREAM_WARPS = 4
+
 # Channels of a convolution that a program has, and how many rows of a segment it goes through.
 CONV_CHANNELS = 256
 CONV_ROWS = 32

@@ -9,7 +9,7 @@ read them. A channel belongs to one lane, so what it reads before it writes is t
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -60,13 +60,16 @@ def _rows(
     inside = at < C
     state = conv_state + slot * (PAST * C)
     is_verify = (segment >= num_prefill) & (count > 1)
-    taps = ()
-    past = ()
+    none = tl.zeros([B], tl.float32)
+    taps = (none,) * TAPS
+    past = (none,) * PAST
     for tap in tl.static_range(TAPS):
-        taps = taps + (tl.load(weight + at * TAPS + tap, mask=inside, other=0.0),)  # noqa: RUF005
+        taps = taps[1:] + (  # noqa: RUF005
+            tl.load(weight + at * TAPS + tap, mask=inside, other=0.0),
+        )
         if tap < PAST:
             number = begin + tap - PAST
-            past = past + (  # noqa: RUF005
+            past = past[1:] + (  # noqa: RUF005
                 _seen(x, state, first, number, at, inside, x_stride, PAST, C),
             )
     for number in range(begin, tl.minimum(begin + ROWS, count)):
@@ -136,7 +139,7 @@ def causal_conv1d(
 
 @cache
 def _kernels(channels: int, taps: int) -> _Kernels:
-    facts = {"C": channels, "TAPS": taps, "B": CONV_CHANNELS}
+    facts: dict[str, Any] = {"C": channels, "TAPS": taps, "B": CONV_CHANNELS}
     return _Kernels(
         Launch(_rows, warps=CONV_WARPS, ROWS=CONV_ROWS, **facts),
         Launch(_prompt_states, warps=CONV_WARPS, **facts),

@@ -68,7 +68,7 @@ def _store_q4_0(source, target, group, inside):
 
 
 @triton.jit
-def _store_bf16(source, target, at, inside):
+def store_bf16(source, target, at, inside):
     """Round to nearest even by integers: the interpreter would cut the lower half off."""
     values = tl.load(source + at, mask=inside, other=0.0).to(tl.float32)
     bits = values.to(tl.uint32, bitcast=True)
@@ -91,7 +91,7 @@ def _store(source, target, part, TYPE: tl.constexpr, N: tl.constexpr, B: tl.cons
         at = part * B + tl.arange(0, B)
         inside = at < N
         if TYPE == "bf16":
-            _store_bf16(source, target, at, inside)
+            store_bf16(source, target, at, inside)
         else:
             values = tl.load(source + at, mask=inside)
             tl.store(target + at, values.to(target.dtype.element_ty), mask=inside)
