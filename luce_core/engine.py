@@ -116,7 +116,8 @@ class LoadContext:
 
     `ops.bind` resolves kernels; `sampler(vocab_size)` makes the sampler for all slots;
     `progress(done_bytes, total_bytes, what)` drives the loading bar. `draft` is there if the user
-    names a draft model, which only happens to an engine that accepts `draft`.
+    names a draft model, which only happens to an engine that accepts `draft`. `peer_access` asks an
+    engine that accepts it for direct copies between its devices.
     """
 
     gguf: GgufFile
@@ -127,6 +128,7 @@ class LoadContext:
     settings: Any
     progress: Callable[[int, int, str], None]
     draft: DraftContext | None = None
+    peer_access: bool = False
 
 
 class EngineHooks:

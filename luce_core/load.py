@@ -21,6 +21,7 @@ from luce_core.errors import ConfigError
 from luce_core.host_memory import available_bytes, usable_cores
 from luce_core.kv.pool_size import CPU_SHARE, PoolSize, size_pool
 from luce_core.ops.core_ops import core_registry
+from luce_core.ops.devices import activation_dtype, require_device
 from luce_core.ops.registry import EVERY_OP, OpBinder, OpRegistry
 from luce_core.plugin_manager import Plugins, choose_engine
 from luce_core.sampling.sampler import Sampler
@@ -118,20 +119,6 @@ def open_draft(settings: Settings, target: Device) -> DraftContext | None:
     )
 
 
-def require_device(device: Device) -> None:
-    """ConfigError if this machine, or the installed torch, does not have the device."""
-    if device.kind == "cpu":
-        return
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    kind = "hip" if torch.version.hip else "cuda"
-    if device.kind == kind and device.index < found:
-        return
-    there = ", ".join(f"{kind}:{index}" for index in range(found))
-    raise ConfigError(
-        f"device {device} is not there; torch {torch.__version__} finds: {there or 'no GPU'}"
-    )
-
-
 def refuse_foreign_settings(settings: Settings, spec: EngineSpec) -> None:
     """ConfigError naming the first flag that was given and that this engine does not take."""
     fields = type(settings).model_fields
@@ -168,10 +155,9 @@ def load_model(opened: OpenedModel, plugins: Plugins, progress: Progress) -> Loa
     # The HTTP side needs a core of its own: where it shares one with a torch thread, the others
     # spin while they wait for that thread, and a step takes several times as long.
     torch.set_num_threads(settings.threads or max(1, usable_cores() - 1))
-    dtype = torch.float32 if device.kind == "cpu" else torch.float16
     ops = build_registry(plugins).binder(
         device,
-        dtype,
+        activation_dtype(device),
         op_overrides(settings.op),
         threads=settings.threads,
         isa=settings.kernel_isa,
@@ -192,6 +178,7 @@ def load_model(opened: OpenedModel, plugins: Plugins, progress: Progress) -> Loa
         settings=engine_settings(settings, spec),
         progress=progress,
         draft=opened.draft,
+        peer_access=settings.peer_access,
     )
     engine = check_engine(spec.build(context))
     opened.gguf.release_pages()

@@ -15,6 +15,7 @@ from luce_core.errors import ConfigError, PluginError
 from luce_core.host_memory import usable_cores
 from luce_core.ops.bind_checks import check_weights, complete_facts
 from luce_core.ops.bound import Binding, BoundOp
+from luce_core.ops.devices import activation_dtype, device_arch
 from luce_core.ops.kernel import (
     ANY_DEVICE,
     NO_ISAS,
@@ -219,16 +220,6 @@ def _rank(kernel: Kernel) -> tuple[bool, int]:
     return kernel.provider == REFERENCE, -kernel.priority
 
 
-def device_arch(device: Device) -> str:
-    """`gfx1201`, `sm_90`; empty for a CPU, whose kernels choose at run time."""
-    if device.kind == "cpu":
-        return ""
-    properties = torch.cuda.get_device_properties(device.index)
-    if device.kind == "hip":
-        return str(properties.gcnArchName).partition(":")[0]
-    return f"sm_{properties.major}{properties.minor}"
-
-
 class OpBinder:
     """Binds ops for one engine at load: override, then priority, then reference."""
 
@@ -269,6 +260,16 @@ class OpBinder:
             )
         for read in readers:
             read(table, self._arch)
+
+    def beside(self, device: Device) -> OpBinder:
+        """The same for a further device of the engine, at its activation dtype; shares `bound`."""
+        if device == self._device:
+            return self
+        isa = self._isa if device.kind == self._device.kind else None
+        dtype, overrides = activation_dtype(device), self._overrides
+        other = OpBinder(self._registry, device, dtype, overrides, threads=self._threads, isa=isa)
+        other._bound = self._bound
+        return other
 
     @property
     def bound(self) -> tuple[Binding, ...]:

@@ -21,8 +21,9 @@ from torch import Tensor
 from luce_core.device import Device
 from luce_core.ops.bound import BoundOp
 from luce_core.ops.cases import CaseMaker, Inputs, OpCase, Part
+from luce_core.ops.devices import device_arch
 from luce_core.ops.kernel import REFERENCE, Kernel, float32_weight
-from luce_core.ops.registry import OpRegistry, device_arch
+from luce_core.ops.registry import OpRegistry
 from luce_core.ops.spec import ArgKind, OpSpec, Tolerance
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
