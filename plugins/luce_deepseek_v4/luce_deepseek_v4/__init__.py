@@ -29,7 +29,7 @@ def luce_register_engines(register: Callable[[EngineSpec], None]) -> None:
             architectures=ARCHITECTURES,
             build=build,
             settings=DeepSeekSettings,
-            accepts=frozenset({"cache_type_k", "cache_type_v"}),
+            accepts=frozenset({"cache_type_k", "cache_type_v", "peer_access"}),
         )
     )
 

@@ -17,6 +17,7 @@ from luce_core.plan import SlotOutput, StepPlan, StepResult
 from luce_core.request import Request
 from luce_core.sampling.sampler import Sampler
 from luce_deepseek_v4.config import RATIOS, ModelConfig, read_config
+from luce_deepseek_v4.expert_host import ExpertHost, open_experts
 from luce_deepseek_v4.limits import engine_capabilities, ring_entries, scratch_bytes
 from luce_deepseek_v4.model import Model
 from luce_deepseek_v4.room import NO_ROOM, CacheTypes, Room
@@ -32,13 +33,22 @@ class Lowered(NamedTuple):
 
 
 class DeepSeekEngine:
-    """One model on one device. It does not draft: a slot has one row of logits in a step."""
+    """One model on one device, some of its experts on another one if the settings ask for that.
+
+    It does not draft: a slot has one row of logits in a step.
+    """
 
     def __init__(
-        self, model: Model, config: ModelConfig, types: CacheTypes, context: LoadContext
+        self,
+        model: Model,
+        config: ModelConfig,
+        types: CacheTypes,
+        context: LoadContext,
+        experts: ExpertHost,
     ) -> None:
         limits = context.limits
         self._model = model
+        self._experts = experts
         self._device = torch.device(context.device.torch_name)
         self._ops = context.ops
         self._slots: dict[int, Slot] = {}
@@ -55,17 +65,22 @@ class DeepSeekEngine:
             bytes_per_slot=model.bytes_per_slot(self._ring),
             scratch=scratch_bytes(config, self._capabilities),
         )
-        self._facts = _facts(config, types, self._capabilities, self._ring)
+        self._facts = {
+            **_facts(config, types, self._capabilities, self._ring),
+            **experts.facts,
+        }
         self._sampler: Sampler = context.sampler(model.vocab_size)
         self._buffers: BatchBuffers | None = None
-        self._run: Callable[[PackedBatch], tuple[Tensor, Tensor]] = model.forward
+        self._run: Callable[[PackedBatch], tuple[Tensor, ...]] = model.forward
 
     @classmethod
     def load(cls, context: LoadContext) -> DeepSeekEngine:
         """Read the config, bind every op, prepare every weight."""
         types = cache_types(context.limits.cache_type_k, context.limits.cache_type_v)
         config = read_config(context.gguf)
-        return cls(Model(context, config, types), config, types, context)
+        experts = open_experts(context, config)
+        model = Model(context, config, types, take_experts=experts.take)
+        return cls(model, config, types, context, experts)
 
     @property
     def capabilities(self) -> EngineCapabilities:
@@ -77,7 +92,8 @@ class DeepSeekEngine:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """For `/props`: layers by kind, types of what is cached, and rows of a step."""
+        """For `/props`: layers by kind, types of what is cached, rows of a step, and what goes on
+        between two devices."""
         return self._facts
 
     @property
@@ -104,7 +120,7 @@ class DeepSeekEngine:
             device=self._device,
         )
         self._run = self._ops.program(
-            self._model.forward,
+            self._experts.forward_of(self._model.forward),
             max_rows=capabilities.max_step_rows,
             max_logits=capabilities.max_slots,
             max_segments=capabilities.max_slots,
@@ -133,7 +149,8 @@ class DeepSeekEngine:
     def execute(self, lowered: Lowered) -> StepResult:
         slot_ids = lowered.slot_ids
         with torch.inference_mode():
-            logits, greedy = self._run(lowered.batch)
+            logits, greedy, *further = self._run(lowered.batch)
+            self._experts.step_done(further)
             no_drafts: list[list[int]] = [[] for _ in slot_ids]
             accepted = self._sampler.accept(logits, lowered.cu_logits, slot_ids, no_drafts, greedy)
         return StepResult(
@@ -156,6 +173,7 @@ class DeepSeekEngine:
         self._slots.clear()
         self._run = self._model.forward
         self._model.allocate(NO_ROOM)
+        self._experts.close()
 
 
 def _facts(

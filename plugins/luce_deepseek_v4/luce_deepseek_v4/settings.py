@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -21,4 +22,25 @@ class DeepSeekSettings(BaseModel, extra="forbid", frozen=True):
     )
     ds4_prefill: Literal["exact"] = Field(
         default="exact", description="prompts attend as decoding does: only exact exists"
+    )
+    ds4_expert_device: str | None = Field(
+        default=None, description="second device, for the experts beyond the budget"
+    )
+    ds4_expert_budget_mb: int | None = Field(
+        default=None,
+        ge=0,
+        le=10_000_000,
+        description="MB of routed experts on the target device, with --ds4-expert-device",
+    )
+    ds4_expert_profile: Path | None = Field(
+        default=None, description="usage profile that says which experts are used most"
+    )
+    ds4_collect_routing: Path | None = Field(
+        default=None, description="count the experts' use and write it here at the end"
+    )
+    ds4_batch_copies: bool = Field(
+        default=True, description="copy rows between two devices all at once, each way, by layer"
+    )
+    ds4_group_experts: bool = Field(
+        default=True, description="one launch for all picks of a device instead of one for each"
     )

@@ -1,4 +1,4 @@
-"""The published launch on one device runs flag for flag, on a tiny file and a CPU."""
+"""The published launches, on one device and on two, run flag for flag on a tiny file and a CPU."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ PAGE = Path(__file__).parents[3] / "docs/launch_lines.md"
 LUCE = shutil.which("luce", path=Path(sys.executable).parent)
 
 
-@pytest.fixture(scope="module")
-def launch(tmp_path_factory) -> list[str]:
-    """The words behind `luce serve`: the file, the device and the port are this test's."""
-    line = next(line for line in PAGE.read_text().splitlines() if "--ds4-prefill exact --h" in line)
-    model = SyntheticDeepSeek(context=4096)
+@pytest.fixture(scope="module", params=["one device", "two devices"])
+def launch(request, tmp_path_factory) -> list[str]:
+    """The words behind `luce serve`: the file, the devices, the port and the experts' budget, which
+    holds a third of them as it does of the real ones, are this test's."""
+    lines = [line for line in PAGE.read_text().splitlines() if "--ds4-prefill exact --h" in line]
+    line = lines[["one device", "two devices"].index(request.param)]
+    model = SyntheticDeepSeek(context=4096, experts=64)
     path = write_deepseek(tmp_path_factory.mktemp("launch") / "model.gguf", model)
     ours = {"DeepSeek-V4.gguf": str(path), "hip:0": "cpu", "18081": "0"}
+    ours |= {"hip:1": "cpu", "11700": "1"}
     return [ours.get(word, word) for word in shlex.split(line)[2:]]
 
 
 def test_every_flag_of_the_launch_is_in_the_table(launch: list[str]) -> None:
     table = re.findall(r"^\| `(--[\w-]+)` \|", PAGE.read_text(), re.MULTILINE)
     flags = {word for word in launch if word.startswith("--")}
-    assert len(flags) == 14
+    assert len(flags) == (19 if "--ds4-expert-device" in flags else 14)
     assert flags <= set(table)
 
 
@@ -58,7 +61,7 @@ def answer(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return json.load(reply)
 
 
-def test_the_launch_serves(server: tuple[subprocess.Popen[bytes], Path]) -> None:
+def test_the_launch_serves(server: tuple[subprocess.Popen[bytes], Path], launch: list[str]) -> None:
     process, screen = server
     end = time.monotonic() + 60
     while not (found := re.search(r"http://[\d.]+:\d+", screen.read_text())):
@@ -75,6 +78,13 @@ def test_the_launch_serves(server: tuple[subprocess.Popen[bytes], Path]) -> None
     assert props["default_generation_settings"]["n_ctx"] == 4096
     assert props["engine_facts"]["cached_entries"] == "q4_0"
     assert props["chat_template_source"] == "builtin deepseek_v4"
+    experts = props["engine_facts"].get("expert_devices")
+    assert (experts is not None) == ("--ds4-expert-device" in launch)
+    if experts is not None:
+        assert (experts["near"], experts["far"]) == ("cpu", "cpu")
+        assert experts["near_experts"] > 0 < experts["far_experts"]
+        assert 0 < experts["copies_per_step"] <= 2 * 4
+        assert 0 < experts["expert_launches_per_step"] <= 2 * 3 * 4
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0, screen.read_text()
     assert "Traceback" not in screen.read_text()
