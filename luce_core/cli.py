@@ -200,8 +200,8 @@ def _tune(words: list[str]) -> int:
     options = parser.parse_args(words)
     from luce_core.console import make_console
     from luce_core.device import Device
-    from luce_core.load import require_device
     from luce_core.ops.device_tools import tools_of
+    from luce_core.ops.devices import require_device
     from luce_core.weights.model_ref import resolve_model
 
     device = Device.parse(options.device)

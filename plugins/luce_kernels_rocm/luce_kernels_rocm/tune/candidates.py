@@ -16,6 +16,8 @@ from luce_kernels_rocm.configs import (
 from luce_kernels_rocm.quant_table import QUANTS
 from luce_kernels_rocm.tiles import Tile, TileKey
 
+SERVED_CACHE = ("f16", "f16")  # the types of keys and values that tiles are timed with
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
@@ -59,7 +61,7 @@ def attention_candidates(arch: Arch, kernel: str, group: int, head_dim: int) -> 
     """`kernel` is decode_attention or prefill_attention; `group` a power of two."""
     is_decode = kernel == "decode_attention"
     usual = (decode_attention_config if is_decode else prefill_attention_config)(
-        arch, group, head_dim
+        arch, group, head_dim, SERVED_CACHE
     )
     first = Tile(rows=usual.rows, columns=1, depth=usual.keys, warps=usual.warps)
     tiles_of_rows = (16,) if is_decode else (32, 64, 128)
