@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 Run = Callable[[], object]
+
+
+class Clock(Protocol):
+    """What times calls; tests have one that needs no GPU."""
+
+    def seconds(self, runs: Sequence[Run]) -> float:
+        """The median of one call, the calls taking turns."""
+        raise AssertionError("a protocol is never called")
 
 
 class EventClock:

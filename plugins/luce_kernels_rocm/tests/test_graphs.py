@@ -17,7 +17,7 @@ from luce_kernels_rocm.graphs.shape import GraphShape, Limits, null_lengths, sha
 from luce_llama.engine import LlamaEngine
 
 from luce_core.batch.build import BatchBuffers, pack
-from luce_core.batch.packed import PackedBatch
+from luce_core.batch.packed import BATCH_FIELDS, PackedBatch
 from luce_core.device import Device
 from luce_core.engine import EngineLimits, LoadContext
 from luce_core.kv.block_pool import BlockPool
@@ -74,22 +74,26 @@ def load(
 class Steps:
     """Batches of real slots, one after the other, in engines' own order."""
 
-    def __init__(self) -> None:
+    def __init__(self, null_slot: int = SLOTS) -> None:
         self._table = SlotTable(SLOTS, BlockPool(BLOCKS, 16))
         for _ in range(SLOTS):
             assert self._table.reserve(40) is not None
         self._buffers = BatchBuffers(
-            max_rows=64, max_slots=SLOTS, max_blocks=16, null_block=BLOCKS, null_slot=SLOTS
+            max_rows=64, max_slots=8, max_blocks=16, null_block=BLOCKS, null_slot=null_slot
         )
 
     def prompts(self) -> PackedBatch:
         slices = tuple(PrefillSlice(n, 0, (7 + n, 5, 3), True) for n in range(SLOTS))
         return pack(StepPlan(0, slices), self._table.live, self._buffers)
 
-    def decode(self, *slots: int, drafts: int = 0, position: int = 3) -> PackedBatch:
+    def decode(
+        self, *slots: int, drafts: int = 0, position: int = 3, null_segments: int = 0
+    ) -> PackedBatch:
         rows = tuple(DecodeRow(n, 11 + n, position, drafts) for n in slots)
         guesses = dict.fromkeys(slots, (2,) * drafts)
-        return pack(StepPlan(0, (), rows), self._table.live, self._buffers, guesses)
+        plan = StepPlan(0, (), rows)
+        more = {"null_segments": null_segments}
+        return pack(plan, self._table.live, self._buffers, guesses, **more)
 
 
 def engines(model: Path, backend: Remembered, **options: Any) -> tuple[LlamaEngine, LlamaEngine]:
@@ -156,6 +160,45 @@ def test_filled_steps_give_what_unfilled_ones_do(model: Path) -> None:
     assert backend.replayed == len(calls) - 1
     for one, other in zip(caches(replayed), caches(eager), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def filled(program: GraphProgram, batch: PackedBatch) -> PackedBatch:
+    """What a graph reads once a step is copied in; nothing lay there before."""
+    for field in program._inputs._fields.values():
+        field.fill_(-7)
+    shape = shape_of(batch, program._limits)
+    assert shape is not None
+    program._inputs.fill(batch, shape)
+    return program._inputs.batch(shape)
+
+
+def test_plain_steps_are_filled_as_packing_with_null_segments_would(model: Path) -> None:
+    program = load(model, replaying(Remembered()), slots=8)._run.compiled
+    for count in range(1, SLOTS + 1):
+        got = filled(program, Steps(null_slot=8).decode(*range(count)))
+        null = got.rows - count
+        wanted = Steps(null_slot=8).decode(*range(count), null_segments=null)
+        assert (got.rows, got.segments, got.logits) == (wanted.rows,) * 3
+        for name in BATCH_FIELDS:
+            assert torch.equal(getattr(got, name), getattr(wanted, name)), name
+
+
+def test_verify_steps_are_filled_with_whole_null_segments(model: Path) -> None:
+    program = load(model, replaying(Remembered()), max_draft=3)._run.compiled
+    batch = Steps().decode(0, 2, 4, drafts=2)
+    got = filled(program, batch)
+    assert (got.rows, got.segments) == (16, 6)
+    assert got.cu_seqlens.tolist() == [0, 3, 6, 9, 12, 15, 16]
+    assert got.cu_logits.tolist() == got.cu_seqlens.tolist()
+    assert got.logit_rows.tolist() == list(range(16))
+    assert got.positions.tolist() == [3, 4, 5] * 3 + [0, 1, 2] * 2 + [0]
+    assert got.slot_ids.tolist() == [0, 2, 4, SLOTS, SLOTS, SLOTS]
+    assert got.context_lens.tolist() == [3, 3, 3, 0, 0, 0]
+    assert (got.block_tables[3:] == BLOCKS).all()
+    assert (got.kv_rows[9:] == 16 * BLOCKS).all()
+    # A pass without logits, as the one that commits verify rows.
+    got = filled(program, replace(batch, logits=0, cu_logits=torch.zeros_like(batch.cu_logits)))
+    assert got.cu_logits.tolist() == [0] * 7
 
 
 def test_a_graph_is_captured_once_and_its_memory_stays(model: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from luce_kernels_rocm.tune.candidates import (
 )
 from luce_kernels_rocm.tune.choose import choose, choose_all
 from luce_kernels_rocm.tune.command import tune, tune_with
+from luce_kernels_rocm.tune.device_timer import DeviceTimer
 
 from luce_core.device import Device
 from luce_core.errors import ConfigError
@@ -186,6 +187,38 @@ def test_the_layers_of_a_model_are_tuned_each_once(tmp_path: Path) -> None:
     nowhere = tmp_path / "missing" / "table.json"
     with pytest.raises(ConfigError, match="there is no folder"):
         tune_with(measure, model, ARCH, "Radeon", only="", path=nowhere, tell=told.append)
+
+
+class Counting:
+    """Runs the first call once; keeps how many took turns and the tile that was in place."""
+
+    def __init__(self, *, run: bool = True) -> None:
+        self.seen: list[tuple[int, int]] = []
+        self._run = run
+
+    def seconds(self, runs: Sequence[Any]) -> float:
+        if self._run:
+            runs[0]()
+        self.seen.append((len(runs), narrow_config(ARCH, "Q4_0", 64, 256, 1).columns))
+        return 0.25
+
+
+def test_a_tile_is_timed_in_place_over_all_counts_of_rows_and_leaves() -> None:
+    before = narrow_config(ARCH, "Q4_0", 64, 256, 1).columns
+    clock = Counting()
+    timer = DeviceTimer(torch.device("cpu"), clock)
+    assert timer(KEY, FAST) == 4 * 0.25
+    assert clock.seen == [(64, FAST.columns)] * 4  # 1, 2, 4 and 8 rows; 64 weights take turns
+    assert narrow_config(ARCH, "Q4_0", 64, 256, 1).columns == before
+    assert quant_matmul._narrow_launch.cache_info().currsize == 0
+
+
+@pytest.mark.parametrize("kernel", ["decode_attention", "prefill_attention"])
+def test_attention_is_timed_with_one_tile(kernel: str) -> None:
+    clock = Counting(run=False)
+    key = TileKey(kernel, (4, 32))
+    assert DeviceTimer(torch.device("cpu"), clock)(key, USUAL) == 0.25
+    assert len(clock.seen) == 1
 
 
 def test_a_cpu_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from luce_core.ops.kv_layout import KvLayout
 from luce_core.weights.quant_types import QUANT_TYPES
 from luce_kernels_rocm.ops import paged_attention, quant_matmul
 from luce_kernels_rocm.tiles import Tile, TileKey, tiles
-from luce_kernels_rocm.timing import EventClock, Run
+from luce_kernels_rocm.timing import Clock, Run
 
 # More than the caches of any GPU hold, so that weights come from memory as in a step.
 _WEIGHTS_BYTES = 512 << 20
@@ -27,7 +27,7 @@ _KV_HEADS = 2
 class DeviceTimer:
     """A `Timer`; keeps the data of the latest key."""
 
-    def __init__(self, device: torch.device, clock: EventClock) -> None:
+    def __init__(self, device: torch.device, clock: Clock) -> None:
         self._device = device
         self._clock = clock
         self._key: TileKey | None = None
