@@ -17,6 +17,7 @@ from luce_kernels_rocm.offers import register_kernels
 from luce_kernels_rocm.ops import quant_matmul
 from luce_kernels_rocm.tiles import Tile, TileKey, read_table, tiles, write_table
 from luce_kernels_rocm.tune.candidates import (
+    SERVED_CACHE,
     Candidates,
     attention_candidates,
     narrow_candidates,
@@ -85,7 +86,7 @@ def test_what_is_used_without_a_table_is_tried_first() -> None:
     tiled = tiled_candidates(ARCH, "Q4_K", 5120, 5120)
     assert tiled.tiles[0].rows == tiled_config(ARCH, "Q4_K", 5120, 5120).rows
     decode = attention_candidates(ARCH, "decode_attention", 8, 256)
-    assert decode.tiles[0].depth == decode_attention_config(ARCH, 8, 256).keys
+    assert decode.tiles[0].depth == decode_attention_config(ARCH, 8, 256, SERVED_CACHE).keys
     for candidates in (narrow, tiled, decode):
         assert len(candidates.tiles) == len(set(candidates.tiles)) > 10
 
@@ -158,10 +159,10 @@ def test_a_table_of_another_device_ends_the_start(tmp_path: Path) -> None:
     write_table(path, "gfx1201", "Radeon", {})
     registry = core_registry()
     with pytest.raises(ConfigError, match="no kernel for cpu reads a table"):
-        registry.binder(Device("cpu"), torch.float32, table=path)
+        registry.binder(Device("cpu"), torch.float16, table=path)
     register_kernels(registry.register_kernel, devices=("cpu",))
     with pytest.raises(ConfigError, match="measured on gfx1201"):
-        registry.binder(Device("cpu"), torch.float32, table=path)
+        registry.binder(Device("cpu"), torch.float16, table=path)
 
 
 def test_the_layers_of_a_model_are_tuned_each_once(tmp_path: Path) -> None:
