@@ -65,7 +65,11 @@ class RouteCounts:
         self._rows += routes[0].shape[0]
 
     def write(self) -> None:
-        """Write the profile; what goes wrong is logged, since the engine is closing."""
+        """Write the profile, if there was a step; what goes wrong is logged, since the engine is
+        closing."""
+        if not self._rows:
+            log.warning("--ds4-collect-routing %s: no step was run, none is written", self._path)
+            return
         profile = UsageProfile(rows=self._rows, counts=self._counts.tolist())
         try:
             profile.write(self._path)

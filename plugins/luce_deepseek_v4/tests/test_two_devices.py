@@ -74,9 +74,7 @@ def run(load, watch) -> Iterator[Run]:
 
 
 @pytest.mark.parametrize(("batched", "grouped"), SWITCHES)
-def test_tokens_and_bits_of_logits_are_those_of_one_device(
-    batched, grouped, path, ops, run
-) -> None:
+def test_tokens_and_logits_are_those_of_one_device(batched, grouped, path, ops, run) -> None:
     tokens, logits, _ = run(path, registry=ops())
     switches = {"ds4_batch_copies": batched, "ds4_group_experts": grouped}
     both, equal, engine = run(path, registry=ops(), **TWO, **switches)

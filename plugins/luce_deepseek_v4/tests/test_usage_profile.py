@@ -138,6 +138,13 @@ def test_what_is_no_profile_is_refused(text, config, tmp_path) -> None:
         read_usage(file, config)
 
 
+def test_a_run_without_a_step_leaves_the_file_as_it_is(path, load, tmp_path) -> None:
+    file = tmp_path / "usage.json"
+    file.write_text("of before")
+    load(path, ds4_collect_routing=file).close()
+    assert file.read_text() == "of before"
+
+
 def test_a_folder_cannot_be_written(path, load, tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"--ds4-collect-routing .*no file can be written there"):
         load(path, ds4_collect_routing=tmp_path)
