@@ -212,7 +212,9 @@ class Watch:
     def _spy(self, batch: PackedBatch) -> tuple[Tensor, ...]:
         """Runs the batch with logits on all of its rows, and returns those that it asks for."""
         everything = torch.arange(batch.rows, dtype=torch.int32)
-        logits, greedy = self._run(replace(batch, logit_rows=everything, logits=batch.rows))
+        logits, greedy = self._run(
+            replace(batch, logit_rows=everything, logits=batch.rows, logits_read=None)
+        )
         starts, positions = batch.cu_seqlens.tolist(), batch.positions.tolist()
         self.steps.append(batch.cu_seqlens.diff().tolist())
         for segment, slot in enumerate(batch.slot_ids.tolist()):

@@ -184,3 +184,11 @@ def _attention_config(
 
 def _is_heavy(head_dim: int, cache_types: tuple[str, str]) -> bool:
     return head_dim >= _WIDE_HEAD and not QUANTISED_CACHES.isdisjoint(cache_types)
+
+
+def ring_keys(head_dim: int, value_bytes: int) -> int:
+    """Entries of a ring that are read at once: a tile of them is at most 16 KiB."""
+    return max(16, min(64, _power_of_two_up_to(16384 // (head_dim * value_bytes))))
+
+
+RING_WARPS = 4

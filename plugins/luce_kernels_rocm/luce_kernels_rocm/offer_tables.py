@@ -37,6 +37,7 @@ MODEL_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "affine": _EVERY_ROW_ALIKE,
         "causal_conv1d": _EVERY_ROW_ALIKE,
         "conv_replay": _EVERY_ROW_ALIKE,
+        "draft_attention": {"row_invariant": True},
         "dynamic_conv": {"row_invariant": True},
         "gated_delta": _EVERY_ROW_ALIKE,
         "gated_delta_replay": _EVERY_ROW_ALIKE,
@@ -54,8 +55,10 @@ MODEL_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "put_rows": _EVERY_ROW_ALIKE,
         "ring_write": _EVERY_ROW_ALIKE,
         "sigmoid_gate": _EVERY_ROW_ALIKE,
+        "sparse_attention": _EVERY_ROW_ALIKE,
         "tail_rope": _EVERY_ROW_ALIKE,
         "take_rows": _EVERY_ROW_ALIKE,
+        "window_attention": _EVERY_ROW_ALIKE,
         "window_write": _EVERY_ROW_ALIKE,
     }
 )

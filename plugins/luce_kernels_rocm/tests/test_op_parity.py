@@ -27,6 +27,13 @@ LONG = frozenset(
         ("gated_delta", "mixed step"),
         ("gated_delta", "long prompt"),
         ("gated_delta", "verify only"),
+        ("window_attention", "long"),
+        ("window_attention", "long, window only"),
+        ("window_attention", "f32"),
+        ("window_attention", "f16"),
+        ("window_attention", "q8_0"),
+        ("window_attention", "q4_0"),
+        ("sparse_attention", "real head"),
     }
 )
 # Core ops that in float32 only repeat what float16 shows, or take the interpreter long.

@@ -15,7 +15,9 @@ from luce_kernels_rocm.ops.hyper_merge import hyper_merge
 from luce_kernels_rocm.ops.hyper_mix import hyper_mix
 from luce_kernels_rocm.ops.hyper_spread import hyper_spread
 from luce_kernels_rocm.ops.moe_route_by_token import moe_route_by_token
+from luce_kernels_rocm.ops.sparse_attention import sparse_attention
 from luce_kernels_rocm.ops.tail_rope import tail_rope
+from luce_kernels_rocm.ops.window_attention import window_attention
 from luce_kernels_rocm.ops.window_write import window_write
 
 WIDTH, STREAMS, HEADS, DIM, ROTARY = 4096, 4, 64, 512, 64
@@ -27,6 +29,7 @@ Call = tuple[str, Callable[[], None], bool]
 def deepseek_calls(dtype: torch.dtype) -> Iterator[Call]:
     """(name, call, whether a decode step makes it)."""
     yield from _streams(dtype)
+    yield from _attention(dtype)
     batch = step(0)
     route = torch.empty(ROWS, 2, 6)
     facts: dict[str, Any] = {"experts": 256, "top_k": 6, "scale": 1.5}
@@ -60,3 +63,22 @@ def _streams(dtype: torch.dtype) -> Iterator[Call]:
         yield f"hyper_mix{' head' if head else ''}", call, not head
     yield "hyper_merge", partial(hyper_merge, x, mix, y, streams=STREAMS), True
     yield "hyper_spread", partial(hyper_spread, x, mix, y, x, streams=STREAMS), True
+
+
+def _attention(dtype: torch.dtype) -> Iterator[Call]:
+    q, batch, sinks = torch.empty(ROWS, HEADS, DIM, dtype=dtype), step(0), torch.empty(HEADS)
+    ring = torch.empty(SLOTS, 143, DIM, dtype=torch.float16)
+    facts: dict[str, Any] = {"heads": HEADS, "head_dim": DIM, "window": 128, "scale": 0.04}
+    for ratio, entries in ((0, 1), (128, 1), (4, 32)):
+        for cache_type, row in (("f16", DIM), ("q8_0", DIM // 32 * 34)):
+            stored = torch.float16 if cache_type == "f16" else torch.uint8
+            cache = torch.empty(8, entries, row, dtype=stored)
+            layout: dict[str, Any] = {**facts, "ratio": ratio, "cache_type": cache_type}
+            name, critical = f"{cache_type} ratio {ratio}", cache_type == "f16"
+            if ratio == 4:
+                rows = (q, torch.empty(ROWS, 512), batch, ring, cache, sinks, q)
+                call = partial(sparse_attention, *rows, top_k=512, **layout)
+                yield f"sparse_attention {name}", call, critical
+            else:
+                call = partial(window_attention, q, batch, ring, cache, sinks, q, **layout)
+                yield f"window_attention {name}", call, critical and ratio == 128

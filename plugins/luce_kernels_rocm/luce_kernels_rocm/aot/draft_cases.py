@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 
 from luce_kernels_rocm.aot.steps import step
+from luce_kernels_rocm.ops.draft_attention import draft_attention
 from luce_kernels_rocm.ops.dynamic_conv import dynamic_conv
 from luce_kernels_rocm.ops.ring_write import ring_write
 
@@ -28,3 +30,10 @@ def draft_calls(dtype: torch.dtype) -> Iterator[Call]:
     ring = torch.empty(SLOTS, 2048, KV_HEADS, DIM, dtype=dtype)
     rows = (k, k, batch, torch.zeros(ROWS, dtype=torch.int32), ring, ring)
     yield "ring_write", partial(ring_write, *rows, kv_heads=KV_HEADS, head_dim=DIM), True
+    q = torch.empty(ROWS, HEADS, DIM, dtype=dtype)
+    facts: dict[str, Any] = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": DIM, "scale": 0.1}
+    for window in (2048, 0):
+        call = partial(
+            draft_attention, q, k, k, batch, ring, ring, q, window=window, causal=False, **facts
+        )
+        yield f"draft_attention window {window}", call, window > 0

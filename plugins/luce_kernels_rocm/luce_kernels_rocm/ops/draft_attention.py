@@ -1,0 +1,174 @@
+"""draft_attention: one program for some rows of a block and the heads that share a key head.
+
+It goes through what the block sees of the ring, oldest first, then through the block's own rows.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from luce_core.batch.packed import PackedBatch
+from luce_kernels_rocm.configs import RING_WARPS, ring_keys
+from luce_kernels_rocm.jit.cache_rows import cache_tile
+from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
+from luce_kernels_rocm.jit.online_softmax import taken_in
+from luce_kernels_rocm.launch import Launch
+from luce_kernels_rocm.ops.window_attention import RING_TYPES
+
+TILE = 16
+OWN_KEYS = 16
+
+
+@triton.jit
+def _visible(position, key, inside, WINDOW: tl.constexpr, CAUSAL: tl.constexpr):
+    """[M, KEYS]: which of the keys at positions `key` each row sees."""
+    distance = position[:, None] - key[None, :]
+    seen = inside[None, :] & (position >= 0)[:, None]
+    if WINDOW > 0:
+        seen = seen & (distance < WINDOW) & (distance > -WINDOW)
+    if CAUSAL:
+        seen = seen & (distance >= 0)
+    return seen
+
+
+@triton.jit
+def _draft_attention(
+    q,
+    k,
+    v,
+    positions,
+    cu_seqlens,
+    slot_ids,
+    context_lens,
+    k_ring,
+    v_ring,
+    out,
+    q_stride,
+    k_stride,
+    v_stride,
+    scale,
+    RING: tl.constexpr,
+    REACH: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    BGROUP: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    OWN: tl.constexpr,
+    RING_TYPE: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    segment = tl.program_id(1)
+    kv_head = tl.program_id(2)
+    start = tl.load(cu_seqlens + segment)
+    stop = tl.load(cu_seqlens + segment + 1)
+    first = start + tl.program_id(0) * ROWS
+    if first >= stop:
+        return
+    slot = tl.load(slot_ids + segment).to(tl.int64)
+    past = tl.load(context_lens + segment)
+    number = tl.arange(0, ROWS * BGROUP)
+    row = first + number // BGROUP
+    inside = (row < stop) & (number % BGROUP < GROUP)
+    head = kv_head * GROUP + number % BGROUP
+    position = tl.load(positions + row, mask=inside, other=-1)
+    d = tl.arange(0, BD)
+    kept = inside[:, None] & (d < D)[None, :]
+    source = q + row.to(tl.int64)[:, None] * q_stride + head[:, None] * D + d[None, :]
+    queries = tl.load(source, mask=kept, other=0.0).to(COMPUTE)
+    best = tl.full([ROWS * BGROUP], -float("inf"), tl.float32)
+    total = tl.zeros([ROWS * BGROUP], tl.float32)
+    sums = tl.zeros([ROWS * BGROUP, BD], tl.float32)
+    oldest = tl.maximum(0, past - REACH)
+    for begin in range(0, past - oldest, KEYS):
+        key = oldest + begin + tl.arange(0, KEYS)
+        exists = key < past
+        place = (slot * RING + key % RING) * KV_HEADS + kv_head
+        keys = cache_tile(k_ring, place, exists, RING_TYPE, D, BD, COMPUTE)
+        values = cache_tile(v_ring, place, exists, RING_TYPE, D, BD, COMPUTE)
+        seen = _visible(position, key, exists, WINDOW, CAUSAL)
+        sums, best, total = taken_in(queries, keys, values, seen, scale, sums, best, total)
+    for begin in range(0, stop - start, OWN):
+        own = start + begin + tl.arange(0, OWN)
+        exists = own < stop
+        key = tl.load(positions + own, mask=exists, other=0)
+        at = kv_head * D + d[None, :]
+        loaded = exists[:, None] & (d < D)[None, :]
+        far = own.to(tl.int64)[:, None]
+        keys = tl.load(k + far * k_stride + at, mask=loaded, other=0.0).to(COMPUTE)
+        values = tl.load(v + far * v_stride + at, mask=loaded, other=0.0).to(COMPUTE)
+        seen = _visible(position, key, exists, WINDOW, CAUSAL)
+        sums, best, total = taken_in(queries, keys, values, seen, scale, sums, best, total)
+    result = sums / tl.where(total == 0.0, 1.0, total)[:, None]
+    target = out + (row.to(tl.int64) * HEADS + head)[:, None] * D + d[None, :]
+    tl.store(target, result.to(out.dtype.element_ty), mask=kept)
+
+
+def draft_attention(
+    q: Tensor,  # [T, heads, D]
+    k: Tensor,  # [T, kv_heads, D]
+    v: Tensor,  # [T, kv_heads, D]
+    batch: PackedBatch,
+    k_ring: Tensor,  # [slots + 1, ring, kv_heads, D]
+    v_ring: Tensor,  # [slots + 1, ring, kv_heads, D]
+    out: Tensor,  # [T, heads, D]
+    *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    window: int,
+    causal: bool,
+) -> None:
+    rows, launch = _launch(
+        heads, kv_heads, head_dim, window, causal, k_ring.shape[1], k_ring.dtype, q.dtype
+    )
+    grid = (triton.cdiv(batch.max_query, rows), batch.segments, kv_heads)
+    where = (batch.positions, batch.cu_seqlens, batch.slot_ids, batch.context_lens)
+    steps = (q.stride(0), k.stride(0), v.stride(0))
+    launch(grid, q, k, v, *where, k_ring, v_ring, out, *steps, scale)
+
+
+@cache
+def _launch(
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int,
+    causal: bool,
+    ring: int,
+    ring_dtype: torch.dtype,
+    dtype: torch.dtype,
+) -> tuple[int, Launch]:
+    group = triton.next_power_of_2(heads // kv_heads)
+    block = triton.next_power_of_2(head_dim)
+    rows = max(1, TILE // group)
+    launch = Launch(
+        _draft_attention,
+        warps=RING_WARPS,
+        RING=ring,
+        REACH=min(ring, window - 1) if window else ring,
+        WINDOW=window,
+        CAUSAL=causal,
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        BGROUP=group,
+        D=head_dim,
+        BD=block,
+        ROWS=rows,
+        KEYS=ring_keys(block, dtype.itemsize),
+        OWN=OWN_KEYS,
+        RING_TYPE=RING_TYPES[ring_dtype],
+        COMPUTE=TRITON_DTYPES[dtype],
+    )
+    return rows, launch
