@@ -186,9 +186,19 @@ def _is_heavy(head_dim: int, cache_types: tuple[str, str]) -> bool:
     return head_dim >= _WIDE_HEAD and not QUANTISED_CACHES.isdisjoint(cache_types)
 
 
-def ring_keys(head_dim: int, value_bytes: int) -> int:
-    """Entries of a ring that are read at once: a tile of them is at most 16 KiB."""
-    return max(16, min(64, _power_of_two_up_to(16384 // (head_dim * value_bytes))))
+# Entries of a ring that are read at once: the least that matrix instructions take, as the sums of
+# wide rows need the registers.
+RING_KEYS = 16
 
 
-RING_WARPS = 4
+def ring_warps(head_dim: int) -> int:
+    """Waves of attention over rings, by the values of a row."""
+    return 8 if head_dim > 128 else 4
+
+
+# Entries that a program of the indexer scores, and that a picking program looks through at once;
+# and the most scores that are kept at once.
+INDEX_ENTRIES = 64
+INDEX_PIECE = 1024
+INDEX_SCORES = 1 << 24
+INDEX_WARPS = 4

@@ -47,6 +47,7 @@ MODEL_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "hyper_merge": _EVERY_ROW_ALIKE,
         "hyper_mix": _EVERY_ROW_ALIKE,
         "hyper_spread": _EVERY_ROW_ALIKE,
+        "index_topk": _EVERY_ROW_ALIKE,
         "moe_matmul": _BLOCKS,
         "moe_route": _EVERY_ROW_ALIKE,
         "moe_route_by_token": _EVERY_ROW_ALIKE,

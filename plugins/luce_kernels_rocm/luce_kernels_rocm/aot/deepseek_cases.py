@@ -14,6 +14,7 @@ from luce_kernels_rocm.ops.hyper_begin import hyper_begin
 from luce_kernels_rocm.ops.hyper_merge import hyper_merge
 from luce_kernels_rocm.ops.hyper_mix import hyper_mix
 from luce_kernels_rocm.ops.hyper_spread import hyper_spread
+from luce_kernels_rocm.ops.index_topk import index_topk
 from luce_kernels_rocm.ops.moe_route_by_token import moe_route_by_token
 from luce_kernels_rocm.ops.sparse_attention import sparse_attention
 from luce_kernels_rocm.ops.tail_rope import tail_rope
@@ -74,11 +75,16 @@ def _attention(dtype: torch.dtype) -> Iterator[Call]:
             stored = torch.float16 if cache_type == "f16" else torch.uint8
             cache = torch.empty(8, entries, row, dtype=stored)
             layout: dict[str, Any] = {**facts, "ratio": ratio, "cache_type": cache_type}
-            name, critical = f"{cache_type} ratio {ratio}", cache_type == "f16"
+            name = f"{cache_type} ratio {ratio}"
             if ratio == 4:
                 rows = (q, torch.empty(ROWS, 512), batch, ring, cache, sinks, q)
                 call = partial(sparse_attention, *rows, top_k=512, **layout)
-                yield f"sparse_attention {name}", call, critical
+                yield f"sparse_attention {name}", call, False
             else:
                 call = partial(window_attention, q, batch, ring, cache, sinks, q, **layout)
-                yield f"window_attention {name}", call, critical and ratio == 128
+                yield f"window_attention {name}", call, False
+    index: dict[str, Any] = {"heads": 64, "head_dim": 128, "ratio": 4, "cache_type": "f16"}
+    keys, picks = torch.empty(8, 32, 128, dtype=torch.float16), torch.empty(ROWS, 128)
+    scored, gates = torch.empty(ROWS, 64, 128, dtype=dtype), torch.empty(ROWS, 64, dtype=dtype)
+    call = partial(index_topk, scored, gates, batch, keys, picks, top_k=128, **index)
+    yield "index_topk", call, False

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
-from luce_kernels_rocm.configs import RING_WARPS, ring_keys
+from luce_kernels_rocm.configs import RING_KEYS, ring_warps
 from luce_kernels_rocm.jit.cache_rows import cache_tile
 from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
 from luce_kernels_rocm.jit.online_softmax import taken_in
@@ -21,7 +21,6 @@ from luce_kernels_rocm.launch import Launch
 from luce_kernels_rocm.ops.window_attention import RING_TYPES
 
 TILE = 16
-OWN_KEYS = 16
 
 
 @triton.jit
@@ -155,7 +154,7 @@ def _launch(
     rows = max(1, TILE // group)
     launch = Launch(
         _draft_attention,
-        warps=RING_WARPS,
+        warps=ring_warps(block),
         RING=ring,
         REACH=min(ring, window - 1) if window else ring,
         WINDOW=window,
@@ -166,8 +165,8 @@ def _launch(
         D=head_dim,
         BD=block,
         ROWS=rows,
-        KEYS=ring_keys(block, dtype.itemsize),
-        OWN=OWN_KEYS,
+        KEYS=RING_KEYS,
+        OWN=RING_KEYS,
         RING_TYPE=RING_TYPES[ring_dtype],
         COMPUTE=TRITON_DTYPES[dtype],
     )

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
-from luce_kernels_rocm.configs import RING_WARPS, ring_keys
+from luce_kernels_rocm.configs import RING_KEYS, ring_warps
 from luce_kernels_rocm.jit.cache_rows import cache_tile
 from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
 from luce_kernels_rocm.jit.online_softmax import taken_in
@@ -164,7 +164,7 @@ def _launch(
     block = triton.next_power_of_2(head_dim)
     return Launch(
         _attend,
-        warps=RING_WARPS,
+        warps=ring_warps(block),
         RING=ring,
         WINDOW=window,
         RATIO=ratio,
@@ -173,7 +173,7 @@ def _launch(
         D=head_dim,
         BD=block,
         M=HEADS_AT_ONCE,
-        KEYS=ring_keys(block, dtype.itemsize),
+        KEYS=RING_KEYS,
         RING_TYPE=RING_TYPES[ring_dtype],
         CACHE_TYPE=cache_type,
         COMPUTE=TRITON_DTYPES[dtype],
