@@ -93,8 +93,8 @@ def _draft_attention(
         key = oldest + begin + tl.arange(0, KEYS)
         exists = key < past
         place = (slot * RING + key % RING) * KV_HEADS + kv_head
-        keys = cache_tile(k_ring, place, exists, RING_TYPE, D, BD, COMPUTE)
-        values = cache_tile(v_ring, place, exists, RING_TYPE, D, BD, COMPUTE)
+        keys = cache_tile(k_ring, place, exists, 0, RING_TYPE, D, BD, COMPUTE)
+        values = cache_tile(v_ring, place, exists, 0, RING_TYPE, D, BD, COMPUTE)
         seen = _visible(position, key, exists, WINDOW, CAUSAL)
         sums, best, total = taken_in(queries, keys, values, seen, scale, sums, best, total)
     for begin in range(0, stop - start, OWN):

@@ -59,7 +59,7 @@ def _scores(
     table = block_tables + segment_of(cu_seqlens, segments, row) * table_stride
     block = tl.load(table + entry // PER_BLOCK, mask=inside, other=0).to(tl.int64)
     place = block * PER_BLOCK + entry % PER_BLOCK
-    keys = cache_tile(cache, place, inside, TYPE, D, BD, COMPUTE)
+    keys = cache_tile(cache, place, inside, 0, TYPE, D, BD, COMPUTE)
     head = tl.arange(0, BH)
     d = tl.arange(0, BD)
     source = q + row.to(tl.int64) * q_stride + head[:, None] * D + d[None, :]

@@ -75,7 +75,7 @@ def _attend(
         seen = oldest + start + tl.arange(0, KEYS)
         is_seen = seen <= position
         place = slot * RING + seen % RING
-        keys = cache_tile(ring, place, is_seen, RING_TYPE, D, BD, COMPUTE)
+        keys = cache_tile(ring, place, is_seen, 0, RING_TYPE, D, BD, COMPUTE)
         sums, best, total = taken_in(
             queries, keys, keys, is_seen[None, :], scale, sums, best, total
         )
@@ -94,7 +94,7 @@ def _attend(
                 entry = tl.load(chosen, mask=is_seen, other=0.0).to(tl.int32)
             block = tl.load(table + entry // PER_BLOCK, mask=is_seen, other=0).to(tl.int64)
             place = block * PER_BLOCK + entry % PER_BLOCK
-            keys = cache_tile(cache, place, is_seen, CACHE_TYPE, D, BD, COMPUTE)
+            keys = cache_tile(cache, place, is_seen, 0, CACHE_TYPE, D, BD, COMPUTE)
             sums, best, total = taken_in(
                 queries, keys, keys, is_seen[None, :], scale, sums, best, total
             )
