@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 
 import orjson
 
-from luce_core.text.call_reader import MAX_NAME, MAX_SPACE, Progress
+from luce_core.text.call_reader import MAX_NAME, Progress
 from luce_core.text.output_parser import Piece, PieceKind, partial_suffix
+from luce_core.text.tag_call import Place, TagCall
 from luce_deepseek_v4.text.markup import (
     END_CALLS,
     END_INVOKE,
@@ -22,34 +22,25 @@ from luce_deepseek_v4.text.markup import (
     PARAMETER,
 )
 
-_FOLLOWS = (PARAMETER, END_INVOKE, END_CALLS)
 _NAME = rf'\s+name="([^"<>]{{1,{MAX_NAME}}})"'
 _INVOKE_TAG = re.compile(rf"{INVOKE}{_NAME}\s*>")
 _PARAMETER_TAG = re.compile(rf'{PARAMETER}{_NAME}(?:\s+string="(true|false)")?\s*>')
 _MAX_TAG = MAX_NAME + 64
 
 
-class _Place(StrEnum):
-    HEAD = "head"
-    BETWEEN = "between"
-    VALUE = "value"
-
-
-class DsmlCall:
-    """A CallReader from `<｜DSML｜invoke` on; it begins with the first argument or the closing tag.
+class DsmlCall(TagCall):
+    """A CallReader from `<｜DSML｜invoke` on.
 
     A value marked `string="true"` streams as a JSON string. Any other comes out once it is whole,
-    as it is written if that is JSON, else as a string. A call that goes on with the end of the
-    block after an argument has ended.
+    as it is written if that is JSON, else as a string.
     """
 
+    argument_tag = PARAMETER
+    end_tag = END_INVOKE
+    end_block = END_CALLS
+
     def __init__(self) -> None:
-        self.has_begun = False
-        self.progress = Progress.READING
-        self.rest = ""
-        self._place = _Place.HEAD
-        self._name = ""
-        self._buffer = ""
+        super().__init__()
         self._is_string = False
         self._value: list[str] = []  # of an argument that is no string
         self._value_size = 0
@@ -58,64 +49,32 @@ class DsmlCall:
     def held(self) -> int:
         return len(self._buffer) + self._value_size
 
-    def push(self, text: str) -> list[Piece]:
-        self._buffer += text
-        steps = {
-            _Place.HEAD: self._read_head,
-            _Place.BETWEEN: self._read_between,
-            _Place.VALUE: self._read_value,
-        }
-        pieces: list[Piece] = []
-        while self.progress is Progress.READING and steps[self._place](pieces):
-            pass
-        return pieces
-
     def flush(self) -> list[Piece]:
         text, self._buffer = self._buffer, ""
-        if self._place is not _Place.VALUE:
+        if self._place is not Place.VALUE:
             return [Piece(PieceKind.CONTENT, text)] if text else []
         cut = _quoted(text)[1:-1] if self._is_string else "".join((*self._value, text))
         return [Piece(PieceKind.ARGUMENTS, cut)] if cut else []
 
-    def _read_head(self, pieces: list[Piece]) -> bool:
+    def _read_head(self) -> bool:
         tag = self._tag(INVOKE, _INVOKE_TAG)
         if tag is not None:
             self._name = tag[1]
-            self._place = _Place.BETWEEN
+            self._place = Place.BETWEEN
         return tag is not None
 
-    def _read_between(self, pieces: list[Piece]) -> bool:
-        body = self._buffer.lstrip()
-        if self.has_begun:
-            self._buffer = body
-        elif len(self._buffer) - len(body) > MAX_SPACE:
-            self._leave(Progress.BROKEN)
-            return False
-        if body.startswith(PARAMETER):
-            self._buffer = body
-            tag = self._tag(PARAMETER, _PARAMETER_TAG)
-            if tag is None:
-                return False
-            self._is_string = tag[2] == "true"
-            start = "{" if self._begin(pieces) else ", "
-            quote = '"' if self._is_string else ""
-            pieces.append(Piece(PieceKind.ARGUMENTS, f"{start}{_quoted(tag[1])}: {quote}"))
-            self._place = _Place.VALUE
-            return True
-        ends = body.startswith(END_INVOKE)
-        if ends or (self.has_begun and body.startswith(END_CALLS)):
-            pieces.append(Piece(PieceKind.ARGUMENTS, "{}" if self._begin(pieces) else "}"))
-            self._buffer = body[len(END_INVOKE) :] if ends else body
-            self._leave(Progress.ENDED)
-        elif not any(mark.startswith(body) for mark in _FOLLOWS):
-            self._leave(Progress.BROKEN)
-        return False
+    def _open_argument(self) -> str:
+        tag = self._tag(PARAMETER, _PARAMETER_TAG)
+        if tag is None:
+            return ""
+        self._is_string = tag[2] == "true"
+        return f"{_quoted(tag[1])}: " + ('"' if self._is_string else "")
 
     def _read_value(self, pieces: list[Piece]) -> bool:
         before, closing, after = self._buffer.partition(END_PARAMETER)
         if closing:
             self._buffer = after
-            self._place = _Place.BETWEEN
+            self._place = Place.BETWEEN
         else:
             end = len(before) - partial_suffix(before, END_PARAMETER)
             before, self._buffer = before[:end], before[end:]
@@ -152,18 +111,6 @@ class DsmlCall:
             return None
         self._buffer = self._buffer[tag.end() :]
         return tag
-
-    def _begin(self, pieces: list[Piece]) -> bool:
-        """Put out the name, once; whether this was the time."""
-        if self.has_begun:
-            return False
-        self.has_begun = True
-        pieces.append(Piece(PieceKind.CALL, self._name))
-        return True
-
-    def _leave(self, progress: Progress) -> None:
-        self.progress = progress
-        self.rest, self._buffer = self._buffer, ""
 
 
 def _quoted(text: str) -> str:

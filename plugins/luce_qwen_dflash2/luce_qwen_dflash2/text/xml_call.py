@@ -10,10 +10,10 @@ value
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 
 from luce_core.text.call_reader import MAX_NAME, MAX_SPACE, Progress
 from luce_core.text.output_parser import Piece, PieceKind, partial_suffix
+from luce_core.text.tag_call import Place, TagCall
 from luce_qwen_dflash2.text.argument_types import ArgumentTypes, quoted
 from luce_qwen_dflash2.text.argument_value import ArgumentValue, argument_value
 
@@ -22,7 +22,6 @@ PARAMETER = "<parameter="
 END_PARAMETER = "</parameter>"
 END_FUNCTION = "</function>"
 END_CALL = "</tool_call>"
-_FOLLOWS = (PARAMETER, END_FUNCTION, END_CALL)
 _NAME = re.compile(r"[^\s<>]*")
 
 
@@ -32,28 +31,21 @@ def opening_tag(name: str) -> str | None:
     return f"{FUNCTION}{name}>" if fits else None
 
 
-class _Place(StrEnum):
-    NAME = "name"
-    BETWEEN = "between"
-    VALUE = "value"
-
-
-class XmlCall:
-    """A CallReader from `<function=` on; it begins with the first argument or the closing tag.
+class XmlCall(TagCall):
+    """A CallReader from `<function=` on.
 
     One newline after the opening tag of a value and one before its closing tag are markup. The
     closing tag counts only where an argument can end, before the next one or the end of the call,
-    so a value may speak of it. A call that goes on with `</tool_call>` after an argument has ended.
+    so a value may speak of it.
     """
 
+    argument_tag = PARAMETER
+    end_tag = END_FUNCTION
+    end_block = END_CALL
+
     def __init__(self, types: ArgumentTypes) -> None:
-        self.has_begun = False
-        self.progress = Progress.READING
-        self.rest = ""
+        super().__init__()
         self._types = types
-        self._place = _Place.NAME
-        self._name = ""
-        self._buffer = ""
         self._value: ArgumentValue | None = None
         self._is_first = True  # of the characters of a value
         self._searched = 0  # up to here no closing tag begins in the buffer
@@ -61,18 +53,6 @@ class XmlCall:
     @property
     def held(self) -> int:
         return len(self._buffer) + (0 if self._value is None else self._value.held)
-
-    def push(self, text: str) -> list[Piece]:
-        self._buffer += text
-        steps = {
-            _Place.NAME: self._read_name,
-            _Place.BETWEEN: self._read_between,
-            _Place.VALUE: self._read_value,
-        }
-        pieces: list[Piece] = []
-        while self.progress is Progress.READING and steps[self._place](pieces):
-            pass
-        return pieces
 
     def flush(self) -> list[Piece]:
         text, self._buffer = self._buffer, ""
@@ -82,40 +62,21 @@ class XmlCall:
             return [Piece(PieceKind.ARGUMENTS, cut)] if cut else []
         return [Piece(PieceKind.CONTENT, text)] if text else []
 
-    def _read_name(self, pieces: list[Piece]) -> bool:
+    def _read_head(self) -> bool:
         name = self._tag_name(FUNCTION)
         if name:
             self._name = name
-            self._place = _Place.BETWEEN
+            self._place = Place.BETWEEN
         return bool(name)
 
-    def _read_between(self, pieces: list[Piece]) -> bool:
-        body = self._buffer.lstrip()
-        if self.has_begun:
-            self._buffer = body
-        elif len(self._buffer) - len(body) > MAX_SPACE:
-            self._leave(Progress.BROKEN)
-            return False
-        if body.startswith(PARAMETER):
-            self._buffer = body
-            argument = self._tag_name(PARAMETER)
-            if not argument:
-                return False
-            start = "{" if self._begin(pieces) else ", "
-            pieces.append(Piece(PieceKind.ARGUMENTS, f"{start}{quoted(argument)}: "))
-            self._value = argument_value(self._types.of(self._name, argument))
-            self._place = _Place.VALUE
-            self._is_first = True
-            self._searched = 0
-            return True
-        ends = body.startswith(END_FUNCTION)
-        if ends or (self.has_begun and body.startswith(END_CALL)):
-            pieces.append(Piece(PieceKind.ARGUMENTS, "{}" if self._begin(pieces) else "}"))
-            self._buffer = body[len(END_FUNCTION) :] if ends else body
-            self._leave(Progress.ENDED)
-        elif not any(mark.startswith(body) for mark in _FOLLOWS):
-            self._leave(Progress.BROKEN)
-        return False
+    def _open_argument(self) -> str:
+        argument = self._tag_name(PARAMETER)
+        if not argument:
+            return ""
+        self._value = argument_value(self._types.of(self._name, argument))
+        self._is_first = True
+        self._searched = 0
+        return f"{quoted(argument)}: "
 
     def _read_value(self, pieces: list[Piece]) -> bool:
         assert self._value is not None
@@ -129,7 +90,7 @@ class XmlCall:
             text += self._value.end()
             self._buffer = self._buffer[end + len(END_PARAMETER) :]
             self._value = None
-            self._place = _Place.BETWEEN
+            self._place = Place.BETWEEN
         else:
             self._buffer = self._buffer[stop:]
             self._searched = max(0, self._searched - stop)
@@ -144,9 +105,9 @@ class XmlCall:
             window = self._buffer[after : after + MAX_SPACE + len(PARAMETER) + 1]
             body = window.lstrip()
             if len(window) - len(body) <= MAX_SPACE:
-                if body.startswith(_FOLLOWS):
+                if body.startswith(self.follows()):
                     return at, True
-                if any(mark.startswith(body) for mark in _FOLLOWS):
+                if any(mark.startswith(body) for mark in self.follows()):
                     return at, False
             self._searched = after
         end = len(self._buffer) - partial_suffix(self._buffer, END_PARAMETER)
@@ -170,15 +131,3 @@ class XmlCall:
             return ""
         self._buffer = self._buffer[end + 1 :]
         return name
-
-    def _begin(self, pieces: list[Piece]) -> bool:
-        """Put out the name, once; whether this was the time."""
-        if self.has_begun:
-            return False
-        self.has_begun = True
-        pieces.append(Piece(PieceKind.CALL, self._name))
-        return True
-
-    def _leave(self, progress: Progress) -> None:
-        self.progress = progress
-        self.rest, self._buffer = self._buffer, ""
