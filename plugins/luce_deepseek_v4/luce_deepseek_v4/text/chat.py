@@ -51,14 +51,14 @@ class DeepSeekChat:
         (guard,) = pick_marks([normal, functions], m.TOOLS_HEAD, 1)
         guarded = self._guard.protect(normal, guard)
         schemas = self._guard.protect(functions, guard)
-        uses_tools = bool(schemas) or any(message["role"] == "tool" for message in guarded)
-        keeps_from = 0 if uses_tools or not drops else _last_question(guarded)
+        turns = [message for message in guarded if message["role"] != "system"]
+        uses_tools = bool(schemas) or any(message["role"] == "tool" for message in turns)
+        keeps_from = 0 if uses_tools or not drops else _last_question(turns)
         text = [self._bos]
         if thinks and template_kwargs.get("reasoning_effort") == "max":
             text.append(m.MAX_EFFORT)
         text.append(_system(guarded, schemas))
         in_user = False
-        turns = [message for message in guarded if message["role"] != "system"]
         for place, message in enumerate(turns):
             is_open = continue_final_message and place == len(turns) - 1
             if message["role"] == "assistant":
@@ -92,10 +92,10 @@ def _switch(options: Mapping[str, Any], names: tuple[str, ...]) -> bool:
     return True
 
 
-def _last_question(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Where the last turn that is no answer stands among the turns."""
-    turns = [message["role"] for message in messages if message["role"] != "system"]
-    return max((place for place, role in enumerate(turns) if role != "assistant"), default=-1)
+def _last_question(turns: Sequence[Mapping[str, Any]]) -> int:
+    """The place of the last turn that is no answer."""
+    places = (place for place, turn in enumerate(turns) if turn["role"] != "assistant")
+    return max(places, default=-1)
 
 
 def _system(messages: Sequence[Mapping[str, Any]], schemas: Sequence[Any]) -> str:
