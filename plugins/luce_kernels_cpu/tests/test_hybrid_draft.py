@@ -28,6 +28,7 @@ plugin = pytest.importorskip("luce_qwen_dflash2")
 shapes = pytest.importorskip("luce_qwen_dflash2.draft.config")
 drafts = pytest.importorskip("luce_qwen_dflash2.draft.draft")
 loaded = pytest.importorskip("luce_qwen_dflash2.draft.loaded")
+testing = pytest.importorskip("luce_qwen_dflash2.testing")
 writing = pytest.importorskip("luce_qwen_dflash2.draft.write")
 blocks = pytest.importorskip("luce_qwen_dflash2.ops.case_blocks")
 
@@ -133,9 +134,7 @@ def drive(draft: Any) -> list[list[int]]:
         for slot, count in enumerate(counts):
             kept.append(drafts.Kept(slot, first, lengths[slot], count))
             first, lengths[slot] = first + count, lengths[slot] + count
-        draft.open(len(features))
-        draft.backlog.rows[draft.backlog.places.tensor[: len(features)]] = features
-        draft.keep(kept)
+        testing.inject(draft, features, kept)
         anchors = [
             drafts.Anchor(0, 7, lengths[0], 7),
             drafts.Anchor(1, 300, lengths[1], 3, NOISY),

@@ -304,7 +304,7 @@ def test_memory_need_counts_state_and_logs_of_a_slot(tiny, load) -> None:
     assert plain.memory_need.scratch > 0
 
 
-@pytest.mark.parametrize("features", [(), (1, 3, 5, 6, 7)])
+@pytest.mark.parametrize("features", [(), (3,), (0, 3), (1, 3, 5, 6, 7)])
 @pytest.mark.parametrize(
     "model",
     [
