@@ -1,4 +1,4 @@
-// The product of one tile of 16 weight rows with int8 activation rows, for any block format.
+// The product of one tile of 16 weight rows with int8 activation rows, for formats of blocks of 32 values.
 //
 // Per element and block, in k order: dot (exact in int32), then
 //     sum = fma(scale, d * float(dot), sum)       [twice, for scales per 16 values]
@@ -6,13 +6,12 @@
 // whatever the number of rows: a row's bits depend on that row and the weight row only.
 //
 // A format F has
-//   SUBS, HEADER_BYTES, SUB_BYTES  32-value blocks per file block; side bytes of a file block's
-//                                  head and of each of its 32-value blocks
-//   PLANES, HALVES                 code layout; scales per 32 values (1 or 2)
-//   MINIMA                         0, 1 (times s) or 2 (times d * sum of 16, from `sums`)
-//   OFFSET                         what code 0 stands for is -OFFSET
-//   WIDE                           codes reach 255: OFFSET is 128 and dot4_offset is needed
-//   Header, header(side), codes(at, w), side(at, header, scale, minimum)
+//   PLANES, HALVES  code layout; scales of a block (1 or 2)
+//   SUB_BYTES       side bytes of a block
+//   MINIMA          whether blocks have a minimum, which is times s; they then have one scale
+//   OFFSET          what code 0 stands for is -OFFSET
+//   WIDE            codes reach 255: OFFSET is 128 and dot4_offset is needed
+//   codes(at, w), side(at, scale, minimum)
 #ifndef LUCE_INT8_TILE_H
 #define LUCE_INT8_TILE_H
 
@@ -31,13 +30,13 @@ constexpr bool has_offset() {
 }
 template <class F>
 constexpr int sums_per_block() {
-    return has_offset<F>() || F::MINIMA == 2 ? F::HALVES : 0;
+    return has_offset<F>() ? F::HALVES : 0;
 }
 
-// Of a tile, per 32 values, rounded up.
+// Of a tile, per block.
 template <class F>
 constexpr int block_bytes() {
-    return planes_bytes(F::PLANES) + F::SUB_BYTES + (F::HEADER_BYTES + F::SUBS - 1) / F::SUBS;
+    return planes_bytes(F::PLANES) + F::SUB_BYTES;
 }
 
 template <class F>
@@ -93,13 +92,8 @@ static inline __attribute__((always_inline)) void add_block(const Bytes* w, cons
         for (int r = 0; r < M; ++r) {
             const Floats row_d = f_all(at.d[r * at.d_stride]);
             sum[r] = f_fma(scale[half], f_mul(row_d, f_from_ints(dot[r])), sum[r]);
-            if constexpr (F::MINIMA == 1) {
-                sum[r] = f_fma(minimum[0], f_all(at.s[r * at.d_stride]), sum[r]);
-            }
-            if constexpr (F::MINIMA == 2) {
-                float scaled;
-                __builtin_memcpy(&scaled, at.sums + r * at.sums_stride + half, 4);
-                sum[r] = f_fma(minimum[half], f_all(scaled), sum[r]);
+            if constexpr (F::MINIMA) {
+                sum[r] = f_fma(*minimum, f_all(at.s[r * at.d_stride]), sum[r]);
             }
         }
     }
@@ -129,14 +123,12 @@ static inline void for_rows(int rows, Call&& call) {
 }
 
 template <class F, int M>
-static void int8_rows(const uint8_t* codes, const uint8_t* side, int64_t file_blocks,
-                      const Rows& rows, int first_row, float* out) {
+static void int8_rows(const uint8_t* codes, const uint8_t* side, int64_t blocks, const Rows& rows,
+                      int first_row, float* out) {
     // Later rows of the same tile find it in the cache.
     const bool fetches = first_row == 0 && rows.next != nullptr;
     const uint8_t* next = fetches ? rows.next : codes;
     const int64_t next_step = fetches ? block_bytes<F>() : 0;
-    constexpr int HALVES = F::HALVES;
-    constexpr int SUMS = sums_per_block<F>();
     const int64_t q_stride = rows.q_stride, d_stride = rows.d_stride;
     const int64_t sums_stride = rows.sums_stride;
     const int8_t* q = rows.q + first_row * q_stride;
@@ -148,29 +140,25 @@ static void int8_rows(const uint8_t* codes, const uint8_t* side, int64_t file_bl
 #pragma GCC unroll 8
     for (int r = 0; r < M; ++r) sum[r] = f_zero();
 
-    for (int64_t block = 0; block < file_blocks; ++block) {
-        const typename F::Header header = F::header(side);
-        side += F::HEADER_BYTES;
-        for (int sub = 0; sub < F::SUBS; ++sub) {
-            fetch_block<F>(next);
-            next += next_step;
-            Bytes w[8];
-            F::codes(codes, w);
-            Floats scale[HALVES], minimum[HALVES];
-            F::side(side, header, scale, minimum);
+    for (int64_t block = 0; block < blocks; ++block) {
+        fetch_block<F>(next);
+        next += next_step;
+        Bytes w[8];
+        F::codes(codes, w);
+        Floats scale[F::HALVES], minimum;
+        F::side(side, scale, &minimum);
 #pragma GCC unroll 8
-            for (int r = 0; r < M; r += TURN) {
-                const BlockRows at{q + r * q_stride, d + r * d_stride, s + r * d_stride,
-                                   sums + r * sums_stride, q_stride, d_stride, sums_stride};
-                add_block<F, (M < TURN ? M : TURN)>(w, scale, minimum, at, sum + r);
-            }
-            codes += planes_bytes(F::PLANES);
-            side += F::SUB_BYTES;
-            q += BLOCK;
-            d += 1;
-            s += 1;
-            sums += SUMS;
+        for (int r = 0; r < M; r += TURN) {
+            const BlockRows at{q + r * q_stride, d + r * d_stride, s + r * d_stride,
+                               sums + r * sums_stride, q_stride, d_stride, sums_stride};
+            add_block<F, (M < TURN ? M : TURN)>(w, scale, &minimum, at, sum + r);
         }
+        codes += planes_bytes(F::PLANES);
+        side += F::SUB_BYTES;
+        q += BLOCK;
+        d += 1;
+        s += 1;
+        sums += sums_per_block<F>();
     }
 #pragma GCC unroll 8
     for (int r = 0; r < M; ++r) f_store(out + r * LANES, sum[r]);
@@ -181,15 +169,13 @@ static void int8_tile(const lk_weight& weight, int64_t tile, const Rows& rows, f
                       uint8_t*) {
     const uint8_t* codes = weight.tile(tile);
     const uint8_t* side = codes + weight.side_offset;
-    const int64_t file_blocks = weight.k / (F::SUBS * BLOCK);
+    const int64_t blocks = weight.k / BLOCK;
     for_rows(rows.count, [&](auto count, int first) {
-        int8_rows<F, decltype(count)::value>(codes, side, file_blocks, rows, first,
-                                             out + first * LANES);
+        int8_rows<F, decltype(count)::value>(codes, side, blocks, rows, first, out + first * LANES);
     });
 }
 
-// Offsets: -OFFSET times the sum of the quants that share a scale. Minima per 16 values: float
-// d * sum of 16 quants.
+// -OFFSET times the sum of the quants that share a scale.
 template <class F>
 static void prepare_sums(const Rows& rows, int64_t blocks, int32_t* sums) {
     constexpr int HALVES = F::HALVES, STEP = BLOCK / HALVES;
@@ -198,13 +184,7 @@ static void prepare_sums(const Rows& rows, int64_t blocks, int32_t* sums) {
         for (int64_t i = 0; i < blocks * HALVES; ++i) {
             int32_t sum = 0;
             for (int j = 0; j < STEP; ++j) sum += q[i * STEP + j];
-            int32_t* at = sums + r * rows.sums_stride + i;
-            if constexpr (F::MINIMA == 2) {
-                const float scaled = rows.d[r * rows.d_stride + i / HALVES] * float(sum);
-                __builtin_memcpy(at, &scaled, 4);
-            } else {
-                *at = -F::OFFSET * sum;
-            }
+            sums[r * rows.sums_stride + i] = -F::OFFSET * sum;
         }
     }
 }

@@ -5,8 +5,7 @@
 // chunk of the weight is decoded at a time and given to all panels.
 //
 // Missing rows of a panel are zeros. Per block of 32 values it has the rows' quants [16][32], their
-// scales d, and what multiplies minima: s (MINIMA 1), or d * sum of quants of the first and of the
-// second half (2), each [16].
+// scales d [16], and where there are minima s [16].
 #ifndef LUCE_INT8_WIDE_H
 #define LUCE_INT8_WIDE_H
 
@@ -52,7 +51,7 @@ static void shape_tiles() {
 
 template <class F>
 static void put_panel(const Rows& rows, int first, int64_t blocks, int32_t* out) {
-    constexpr int STEP = BLOCK / F::HALVES, ENTRIES = PANEL * panel_entries<F>();
+    constexpr int ENTRIES = PANEL * panel_entries<F>();
     const int count = rows.count - first < PANEL ? rows.count - first : PANEL;
     if (count < PANEL) std::memset(out, 0, size_t(blocks * ENTRIES * 4));
     for (int r = 0; r < count; ++r) {
@@ -64,12 +63,7 @@ static void put_panel(const Rows& rows, int first, int64_t blocks, int32_t* out)
         for (int64_t i = 0; i < blocks; ++i, q += BLOCK, quants += ENTRIES, scales += ENTRIES) {
             std::memcpy(quants, q, BLOCK);
             scales[0] = d[i];
-            if constexpr (F::MINIMA == 1) scales[PANEL] = s[i];
-            for (int half = 0; F::MINIMA == 2 && half < 2; ++half) {
-                int32_t sum = 0;
-                for (int j = 0; j < STEP; ++j) sum += q[half * STEP + j];
-                scales[(1 + half) * PANEL] = d[i] * float(sum);
-            }
+            if constexpr (F::MINIMA) scales[PANEL] = s[i];
         }
     }
 }
@@ -86,15 +80,13 @@ static void prepare_panels(const Rows& rows, int64_t blocks, int32_t* out) {
 template <class F>
 struct Decoded {
     static constexpr int BLOCKS = MOST_DOTS / F::HALVES;
-    static constexpr int MINIMA = F::MINIMA > 0 ? F::HALVES : 0;
     alignas(64) uint8_t codes[BLOCKS * 8 * VECTOR_BYTES];
-    Floats scale[BLOCKS][F::HALVES], minimum[BLOCKS][MINIMA + 1];
+    Floats scale[BLOCKS][F::HALVES], minimum[BLOCKS];
 };
 
 template <class F>
 static inline void decode(const uint8_t* codes, const uint8_t* side, int64_t block, int i,
                           Decoded<F>& out) {
-    side += block / F::SUBS * (F::HEADER_BYTES + F::SUBS * F::SUB_BYTES);
     Bytes w[8];
     F::codes(codes + block * planes_bytes(F::PLANES), w);
 #pragma GCC unroll 8
@@ -102,8 +94,7 @@ static inline void decode(const uint8_t* codes, const uint8_t* side, int64_t blo
         if constexpr (F::OFFSET != 0) w[g] = b_sub(w[g], b_all(uint8_t(F::OFFSET)));
         b_store(out.codes + (8 * i + g) * VECTOR_BYTES, w[g]);
     }
-    F::side(side + F::HEADER_BYTES + block % F::SUBS * F::SUB_BYTES, F::header(side),
-            out.scale[i], out.minimum[i]);
+    F::side(side + block * F::SUB_BYTES, out.scale[i], &out.minimum[i]);
 }
 
 using Dots = int32_t[MOST_DOTS][PANEL][LANES];
@@ -144,9 +135,8 @@ static void multiply(const Decoded<F>& tile, int blocks, const int32_t* panel, f
             for (int h = 0; h < HALVES; ++h) {
                 const Floats dot = f_from_ints(i_load(dots[block * HALVES + h][r]));
                 sum[r] = f_fma(tile.scale[block][h], f_mul(row_d, dot), sum[r]);
-                if constexpr (F::MINIMA > 0) {
-                    const Floats row_s = f_all(d[(1 + h) * PANEL + r]);
-                    sum[r] = f_fma(tile.minimum[block][h], row_s, sum[r]);
+                if constexpr (F::MINIMA) {
+                    sum[r] = f_fma(tile.minimum[block], f_all(d[PANEL + r]), sum[r]);
                 }
             }
         }

@@ -22,17 +22,16 @@ static inline void table_codes(const uint8_t* at, Bytes* w) {
 
 struct TableFormat {
     static constexpr Planes PLANES = Planes::NIBBLES;
-    static constexpr int HALVES = 1, MINIMA = 0;
+    static constexpr int HALVES = 1;
+    static constexpr bool MINIMA = false;
 };
 
 struct Iq4Nl : TableFormat {
-    static constexpr int SUBS = 1, HEADER_BYTES = 0, SUB_BYTES = 32, OFFSET = 128;
+    static constexpr int SUB_BYTES = 32, OFFSET = 128;
     static constexpr bool WIDE = true;
-    struct Header {};
-    static inline Header header(const uint8_t*) { return {}; }
     static inline void codes(const uint8_t* at, Bytes* w) { table_codes<IQ4_BYTES>(at, w); }
-    static inline void side(const uint8_t* at, Header, Floats* scale, Floats*) {
-        scale[0] = f_from_half(at);
+    static inline void side(const uint8_t* at, Floats* scale, Floats*) {
+        *scale = f_from_half(at);
     }
 };
 
@@ -47,13 +46,11 @@ struct Iq4Xs {
 };
 
 struct Mxfp4 : TableFormat {
-    static constexpr int SUBS = 1, HEADER_BYTES = 0, SUB_BYTES = 16, OFFSET = 12;
+    static constexpr int SUB_BYTES = 16, OFFSET = 12;
     static constexpr bool WIDE = false;
-    struct Header {};
-    static inline Header header(const uint8_t*) { return {}; }
     static inline void codes(const uint8_t* at, Bytes* w) { table_codes<E2M1_BYTES>(at, w); }
-    static inline void side(const uint8_t* at, Header, Floats* scale, Floats*) {
-        scale[0] = f_from_exponents(at);
+    static inline void side(const uint8_t* at, Floats* scale, Floats*) {
+        *scale = f_from_exponents(at);
     }
 };
 

@@ -8,16 +8,13 @@ namespace {
 
 template <Planes P, int OFFSET_, bool MINIMUM>
 struct Legacy {
-    static constexpr int SUBS = 1, HEADER_BYTES = 0, SUB_BYTES = MINIMUM ? 64 : 32;
+    static constexpr int SUB_BYTES = MINIMUM ? 64 : 32, HALVES = 1, OFFSET = OFFSET_;
     static constexpr Planes PLANES = P;
-    static constexpr int HALVES = 1, MINIMA = MINIMUM, OFFSET = OFFSET_;
-    static constexpr bool WIDE = OFFSET_ == 128;
-    struct Header {};
-    static inline Header header(const uint8_t*) { return {}; }
+    static constexpr bool MINIMA = MINIMUM, WIDE = OFFSET_ == 128;
     static inline void codes(const uint8_t* at, Bytes* w) { load_codes<P>(at, w); }
-    static inline void side(const uint8_t* at, Header, Floats* scale, Floats* minimum) {
-        scale[0] = f_from_half(at);
-        if constexpr (MINIMUM) minimum[0] = f_from_half(at + 32);
+    static inline void side(const uint8_t* at, Floats* scale, Floats* minimum) {
+        *scale = f_from_half(at);
+        if constexpr (MINIMUM) *minimum = f_from_half(at + 32);
     }
 };
 

@@ -14,13 +14,10 @@ alignas(16) constexpr uint8_t FP4_BYTES[16] = {10, 11, 12, 13, 14, 16, 18, 20,
 template <Planes P, int HALVES_, int OFFSET_>
 struct Scaled {
     static constexpr Planes PLANES = P;
-    static constexpr int SUBS = 1, HEADER_BYTES = 0, SUB_BYTES = HALVES_ * LANES;
-    static constexpr int HALVES = HALVES_, MINIMA = 0, OFFSET = OFFSET_;
-    static constexpr bool WIDE = OFFSET_ == 128;
-    struct Header {};
-    static inline Header header(const uint8_t*) { return {}; }
+    static constexpr int SUB_BYTES = HALVES_ * LANES, HALVES = HALVES_, OFFSET = OFFSET_;
+    static constexpr bool MINIMA = false, WIDE = OFFSET_ == 128;
     static inline void codes(const uint8_t* at, Bytes* w) { load_codes<P>(at, w); }
-    static inline void side(const uint8_t* at, Header, Floats* scale, Floats*) {
+    static inline void side(const uint8_t* at, Floats* scale, Floats*) {
 #pragma GCC unroll 2
         for (int half = 0; half < HALVES; ++half) scale[half] = f_from_e4m3(at + half * LANES);
     }
