@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import StrEnum
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ class Place(StrEnum):
     VALUE = "value"
 
 
-class TagCall:
+class TagCall(ABC):
     """A CallReader for a tag with the function's name, tags around each argument's value, and a
     closing tag. It begins with the first argument or the closing tag. A call that goes on with the
     end of the block after an argument has ended.
@@ -51,16 +52,18 @@ class TagCall:
             self._read_between(pieces) if self._place is Place.BETWEEN else self._read_value(pieces)
         )
 
+    @abstractmethod
     def _read_head(self) -> bool:
-        raise NotImplementedError
+        """Reads the function's name."""
 
+    @abstractmethod
     def _open_argument(self) -> str:
         """The JSON text that an argument begins with; "" if its tag is not all there yet, or not
         what it must be, with `progress` BROKEN."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read_value(self, pieces: list[Piece]) -> bool:
-        raise NotImplementedError
+        """Reads an argument's value, and its closing tag."""
 
     def _read_between(self, pieces: list[Piece]) -> bool:
         body = self._buffer.lstrip()
