@@ -65,8 +65,8 @@ class Rig:
     def is_idle(self) -> bool:
         return self._scheduler.is_idle and not self._inbox.has_commands
 
-    def step(self) -> Parts:
-        """One step and the delivery of its tokens.
+    def step(self, *, by_op: bool = False) -> Parts:
+        """One step and the delivery of its tokens, with `by_op` with a profile of its replay.
 
         Phase `step` is the engine thread's whole pass, `execute` the engine's part of it, `apply`
         what follows that; `deliver` comes last, on the asyncio thread of a server. StepFault if
@@ -76,11 +76,14 @@ class Rig:
             raise StepFault("the engine failed while it was measured; the log says why")
         watch = self.watch
         watch.take()
+        watch.by_op = by_op
         self._events = []
-        with watch.phase("step"):
-            self._loop.step()
-        with watch.phase("deliver"):
-            self._hub.deliver(self._events)
+        started = time.perf_counter()
+        self._loop.step()
+        watch.since(started, "step")
+        started = time.perf_counter()
+        self._hub.deliver(self._events)
+        watch.since(started, "deliver")
         phases, ops = watch.take()
         record = self._loop.trace.recent[-1]
         phases["plan"] = record.plan_s

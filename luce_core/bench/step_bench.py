@@ -34,10 +34,14 @@ from luce_core.settings import Settings
 if TYPE_CHECKING:
     from luce_core.bench.step_options import StepSettings
 
-# Decode rows are measured behind prompts of this length, after steps that are not counted.
+# Decode rows are measured behind prompts of this length, after steps that are not counted. Ops have
+# steps of their own, since to ask for their times makes a step longer.
 _CONTEXT_TOKENS = 64
 _UNCOUNTED = 3
+_PROFILED = 8
 _PREFILLS = 3
+
+Runs = list[list[Parts]]
 
 
 def bench_step(settings: Settings, plugins: Plugins, console: Console) -> int:
@@ -75,23 +79,24 @@ def measure_steps(options: StepSettings, loaded: LoadedModel) -> StepReport:
     spare = 2 * capabilities.block_size + capabilities.max_draft
     with watched(rig.watch, loaded.ops.programs):
         for rows in options.rows:
-            length = _CONTEXT_TOKENS + rig.room_for(_UNCOUNTED + options.steps) + spare
+            length = _CONTEXT_TOKENS + rig.room_for(_UNCOUNTED + options.steps + _PROFILED) + spare
             if rows > capabilities.max_slots:
                 skipped.append(f"decode {rows}: there are {capabilities.max_slots} slots")
             elif length > capabilities.max_context or rows * length > loaded.pool.tokens:
                 skipped.append(f"decode {rows}: {rows} x {length} tokens of cache are not there")
             else:
-                runs, tokens = _decode(rig, rows, options.steps)
+                runs, profiled, tokens = _decode(rig, rows, options.steps)
                 limit_ms = 1e3 * step_bytes(gguf, rows) / fastest if fastest else None
                 work = {name: tuple(calls) for name, calls in rig.watch.work.items()}
+                name = f"decode {rows}"
                 cases.append(
-                    _case(f"decode {rows}", runs, tokens=tokens, limit_ms=limit_ms, work=work)
+                    _case(name, runs, profiled, tokens=tokens, limit_ms=limit_ms, work=work)
                 )
         for length in options.prefill:
             if length + spare > room:
                 skipped.append(f"prefill {length}: there is room for {room} tokens")
             else:
-                cases.append(_case(f"prefill {length}", _prefill(rig, length), tokens=length))
+                cases.append(_case(f"prefill {length}", *_prefill(rig, length), tokens=length))
     return StepReport(
         model=readable(gguf.path.name),
         engine=opened.spec.name,
@@ -119,9 +124,10 @@ def _waiter(device: Device) -> Callable[[], None]:
     return (lambda: None) if device.kind == "cpu" else torch.cuda.synchronize
 
 
-def _decode(rig: Rig, rows: int, steps: int) -> tuple[list[list[Parts]], float]:
-    """`steps` runs of one step each, in which `rows` slots decode, and tokens per step."""
-    most = rig.room_for(_UNCOUNTED + steps)
+def _decode(rig: Rig, rows: int, steps: int) -> tuple[Runs, Runs, float]:
+    """`steps` runs of one step each, in which `rows` slots decode, some more for ops, and tokens
+    per step."""
+    most = rig.room_for(_UNCOUNTED + steps + _PROFILED)
     streams = [rig.submit(_CONTEXT_TOKENS, max_tokens=most) for _ in range(rows)]
     while not all(stream.request.generated for stream in streams):
         rig.step()
@@ -130,36 +136,40 @@ def _decode(rig: Rig, rows: int, steps: int) -> tuple[list[list[Parts]], float]:
     before = sum(len(stream.request.generated) for stream in streams)
     runs = [[rig.step()] for _ in range(steps)]
     made = sum(len(stream.request.generated) for stream in streams) - before
+    profiled = [[rig.step(by_op=True)] for _ in range(_PROFILED)]
     rig.finish(streams)
-    return runs, made / steps
+    return runs, profiled, made / steps
 
 
-def _prefill(rig: Rig, length: int) -> list[list[Parts]]:
-    """Runs from a prompt to its first token, after one that is not counted."""
-    runs = []
-    for _ in range(1 + _PREFILLS):
+def _prefill(rig: Rig, length: int) -> tuple[Runs, Runs]:
+    """Runs from a prompt to its first token, after one that is not counted, and one for ops."""
+
+    def run(*, by_op: bool = False) -> list[Parts]:
         stream = rig.submit(length, max_tokens=rig.room_for(1))
         parts = []
         while not stream.request.generated:
-            parts.append(rig.step())
+            parts.append(rig.step(by_op=by_op))
         rig.finish([stream])
-        runs.append(parts)
-    return runs[1:]
+        return parts
+
+    run()
+    return [run() for _ in range(_PREFILLS)], [run(by_op=True)]
 
 
 def _case(
     name: str,
-    runs: Sequence[list[Parts]],
+    runs: Runs,
+    profiled: Runs,
     *,
     tokens: float,
     limit_ms: float | None = None,
     work: Mapping[str, tuple[Work, ...]] = NO_WORK,
 ) -> StepCase:
-    """Medians over the runs of the sums over their steps."""
+    """Medians over the runs of the sums over their steps; `profiled` says where ops' time goes."""
     phases = [_sums(phases for phases, _ in run) for run in runs]
     for run in phases:
         run["other"] = run["execute"] - run["kernels"] - run["sample"]
-    ops = [_sums(ops for _, ops in run) for run in runs]
+    ops = [_sums(ops for _, ops in run) for run in profiled]
     return StepCase(
         name=name,
         tokens=tokens,

@@ -22,11 +22,13 @@ class Stopwatch:
     """Seconds of one step by phase, and by op or fused part. `take` starts the next one. `work` is
     what the last replay that can say so (see Bounded) had to do.
 
-    `wait` returns when the device has done what it was given.
+    `wait` returns when the device has done what it was given. While `by_op` is False, replays are
+    not asked for their parts, so that nothing but clocks is added to a step.
     """
 
     def __init__(self, wait: Callable[[], None]) -> None:
         self.wait = wait
+        self.by_op = True
         self.phases: defaultdict[str, float] = defaultdict(float)
         self.ops: defaultdict[str, float] = defaultdict(float)
         self.work: dict[str, tuple[Work, ...]] = {}
@@ -38,13 +40,9 @@ class Stopwatch:
         self.ops.clear()
         return taken
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.phases[name] += time.perf_counter() - started
+    def since(self, started: float, phase: str) -> None:
+        """Add the time since `started` (of `time.perf_counter`) to a phase."""
+        self.phases[phase] += time.perf_counter() - started
 
 
 class TimedEngine:
@@ -69,13 +67,16 @@ class TimedEngine:
         self._engine.admit(slot, request)
 
     def lower_plan(self, plan: StepPlan) -> Any:
-        with self._watch.phase("lower"):
-            return self._engine.lower_plan(plan)
+        started = time.perf_counter()
+        lowered = self._engine.lower_plan(plan)
+        self._watch.since(started, "lower")
+        return lowered
 
     def execute(self, lowered: Any) -> StepResult:
-        with self._watch.phase("execute"):
-            result = self._engine.execute(lowered)
-            self._watch.wait()
+        started = time.perf_counter()
+        result = self._engine.execute(lowered)
+        self._watch.wait()
+        self._watch.since(started, "execute")
         return result
 
     def commit_prefill(self, slot: Slot) -> None:
@@ -97,17 +98,22 @@ def watched(watch: Stopwatch, programs: Sequence[Program]) -> Iterator[None]:
     """
     replays = [program.run for program in programs if isinstance(program.run, Replay)]
 
-    def run(compiled: Callable[[PackedBatch], Any], batch: PackedBatch) -> Any:
+    def ask(compiled: Callable[[PackedBatch], Any], batch: PackedBatch) -> None:
+        started = time.perf_counter()
         if isinstance(compiled, Profiled):
-            with watch.phase("aside"):
-                for name, seconds in compiled.profile(batch).items():
-                    watch.ops[name] += seconds
+            for name, seconds in compiled.profile(batch).items():
+                watch.ops[name] += seconds
         if isinstance(compiled, Bounded):
-            with watch.phase("aside"):
-                watch.work = dict(compiled.work(batch))
-        with watch.phase("kernels"):
-            result = compiled(batch)
-            watch.wait()
+            watch.work = dict(compiled.work(batch))
+        watch.since(started, "aside")
+
+    def run(compiled: Callable[[PackedBatch], Any], batch: PackedBatch) -> Any:
+        if watch.by_op:
+            ask(compiled, batch)
+        started = time.perf_counter()
+        result = compiled(batch)
+        watch.wait()
+        watch.since(started, "kernels")
         return result
 
     def op(bound: BoundOp, seconds: float) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
+
 from luce_core.batch.packed import PackedBatch
 from luce_core.ops.record import Recording, record
 from luce_core.ops.symbols import RecordingRefused
@@ -112,7 +114,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A forward pass ready to run. `mode` says how it runs, and why, for people."""
+    """A forward pass ready to run, on any thread. `mode` says how it runs, and why, for people."""
 
     run: Callable[[PackedBatch], Any]
     mode: str
@@ -133,7 +135,7 @@ def build_program(
     agree bit for bit.
     """
     if not recorders:
-        return Program(forward, "op by op: no provider replays recordings on this device")
+        return Program(_eager(forward), "op by op: no provider replays recordings on this device")
     refusals = []
     for recorder in recorders:
         try:
@@ -151,4 +153,8 @@ def build_program(
             return Program(Replay(compiled), mode)
         except RecordingRefused as refusal:
             refusals.append(f"{recorder.provider}: {refusal}")
-    return Program(forward, f"op by op: {'; '.join(refusals)}")
+    return Program(_eager(forward), f"op by op: {'; '.join(refusals)}")
+
+
+def _eager(forward: Forward) -> Forward:
+    return torch.inference_mode()(forward)

@@ -45,12 +45,15 @@ class SlotRules:
             or self.params.presence_penalty != 0.0
             or self.params.frequency_penalty != 0.0
         )
-        self._may_take_best = self.params.temperature == 0.0 and not bias and not self.has_penalties
+        is_greedy = self.params.temperature == 0.0 and not bias and not self.has_penalties
+        # With so many tokens generated, the next ones are the best of the model's logits as they
+        # are; None: never. Asked twice a step, so it is one comparison.
+        self._best_from = (self.params.min_tokens if self._stops else 0) if is_greedy else None
 
     @property
     def takes_best(self) -> bool:
         """Whether the next tokens are the best of the model's logits as they are."""
-        return self._may_take_best and self._stop_ban_rows == 0
+        return self._best_from is not None and self.generated >= self._best_from
 
     @property
     def reads_logits(self) -> bool:

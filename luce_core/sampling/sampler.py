@@ -148,6 +148,28 @@ class Sampler:
         `greedy` [L] is what the op greedy_token makes of the logits, which then are read only for
         the slots that `reads_logits` names.
         """
+        one_each = list(cu_logits) == list(range(len(slot_ids) + 1)) and not any(drafts)
+        if greedy is not None and one_each and not self.reads_logits(slot_ids):
+            return self._accept_best(greedy.tolist(), slot_ids)
+        with torch.inference_mode():
+            return self._accept(logits, cu_logits, slot_ids, drafts, greedy)
+
+    def _accept_best(self, tokens: list[int], slot_ids: Sequence[int]) -> list[Accepted]:
+        """What `_accept` makes of one row for each slot, of which only the best token is read. Most
+        steps are like that, and it runs while the caches are cold."""
+        accepted = [accept_segment((token,), ()) for token in tokens]
+        for slot_id, each in zip(slot_ids, accepted, strict=True):
+            self._rules[slot_id].generated += len(each.tokens)
+        return accepted
+
+    def _accept(
+        self,
+        logits: Tensor,
+        cu_logits: Sequence[int],
+        slot_ids: Sequence[int],
+        drafts: Sequence[Sequence[int]],
+        greedy: Tensor | None,
+    ) -> list[Accepted]:
         segments = self._segments(logits, cu_logits, slot_ids, drafts)
         if not segments:
             return [Accepted(()) for _ in slot_ids]

@@ -26,6 +26,8 @@ from luce_kernels_cpu.structs import Domain, Op
 from luce_kernels_cpu.views import ALIGN, aligned, partials_bytes
 from luce_kernels_cpu.work import work_of
 
+_MOST_CUTS = 64
+
 
 def compile_recording(recording: Recording, fusion: Fusion = ALL_PASSES) -> NativeProgram:
     """RecordingRefused names an op that the library cannot replay. Called at load, after the
@@ -75,6 +77,7 @@ class NativeProgram:
                 graph.outputs, graph.output_tails, graph.output_dtypes, strict=True
             )
         )
+        self._cuts: dict[tuple[int, int], Any] = {}
         self._batch = structs.Batch()
         self._batch_address = c.byref(self._batch)
 
@@ -119,11 +122,18 @@ class NativeProgram:
         return self._owner.rates(nbytes)
 
     def _results(self, batch: PackedBatch) -> Any:
-        results = tuple(
-            memory[: batch.logits if domain is Domain.LOGITS else batch.rows]
-            for memory, domain in self._outputs
-        )
-        return results if self._graph.returns_tuple else results[0]
+        """Outputs cut to the batch: kept, since to cut a tensor costs more than to find it."""
+        size = (batch.rows, batch.logits)
+        results = self._cuts.get(size)
+        if results is None:
+            if len(self._cuts) == _MOST_CUTS:
+                self._cuts.clear()
+            cut = tuple(
+                memory[: batch.logits if domain is Domain.LOGITS else batch.rows]
+                for memory, domain in self._outputs
+            )
+            results = self._cuts[size] = cut if self._graph.returns_tuple else cut[0]
+        return results
 
     def _make_tape(self, recording: Recording, memory: Memory, barriers: tuple[bool, ...]) -> int:
         library = self._owner.library

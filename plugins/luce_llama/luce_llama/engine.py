@@ -161,11 +161,10 @@ class LlamaEngine:
 
     @hookimpl
     def execute(self, lowered: Lowered) -> StepResult:
-        with torch.inference_mode():
-            logits, greedy = self._run(lowered.batch)
-            accepted = self._sampler.accept(
-                logits, lowered.cu_logits, lowered.slot_ids, lowered.drafts, greedy
-            )
+        logits, greedy = self._run(lowered.batch)
+        accepted = self._sampler.accept(
+            logits, lowered.cu_logits, lowered.slot_ids, lowered.drafts, greedy
+        )
         return StepResult(
             {
                 slot_id: SlotOutput(chosen.tokens, chosen.logprobs, len(drafts), chosen.error)
