@@ -4,8 +4,8 @@
 
 Without a URL a server without a model, whose steps sleep 2 ms, runs in a process of its own. One
 client streams; bodies of several shapes are sent meanwhile, three of each in turns. Prints the
-pace of the stream while a body is handled, in parts of its pace alone just before, its longest gap,
-and how long the body took.
+median step (time between two tokens) while a body is handled, in parts of the median alone just
+before; the same of the tokens per second; the longest step, and how long the body took.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rich.table import Table
 from luce_core.testing.fake_engine import FakeEngine, HashMind
 from luce_core.testing.fake_server import FakeServer
 
-SIZE, ROUNDS, ALONE_S = 20 << 20, 3, 0.5
+SIZE, ROUNDS, ALONE_S = 20 << 20, 3, 1.0
 
 
 def filled(unit: bytes, separator: bytes = b"") -> bytes:
@@ -81,7 +81,7 @@ class Stream:
 
 def post(netloc: str, body: bytes) -> str:
     if not body:
-        time.sleep(0.2)
+        time.sleep(1.0)
         return "-"
     link = http.client.HTTPConnection(netloc, timeout=120)
     link.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
@@ -94,7 +94,7 @@ def post(netloc: str, body: bytes) -> str:
 def measure(netloc: str) -> Table:
     stream = Stream(netloc)
     time.sleep(2.0)
-    rows: dict[str, list[tuple[float, float, float, str]]] = {name: [] for name in SHAPES}
+    rows: dict[str, list[tuple[float, float, float, float, str]]] = {name: [] for name in SHAPES}
     for _ in range(ROUNDS):
         for name, body in SHAPES.items():
             before = time.perf_counter()
@@ -102,16 +102,17 @@ def measure(netloc: str) -> Table:
             started = time.perf_counter()
             answer = post(netloc, body)
             ended = time.perf_counter()
-            alone = len(stream.gaps(before, started)) / (started - before)
-            gaps = stream.gaps(started, ended)
-            pace = len(gaps) / (ended - started) / alone
-            rows[name].append((pace, max(gaps), ended - started, answer))
+            alone, gaps = stream.gaps(before, started), stream.gaps(started, ended)
+            step = statistics.median(gaps) / statistics.median(alone)
+            pace = len(gaps) / (ended - started) / (len(alone) / (started - before))
+            rows[name].append((step, pace, max(gaps), ended - started, answer))
             time.sleep(0.3)
-    table = Table("body", "pace", "longest gap ms", "took ms", "answer")
+    table = Table("body", "step", "pace", "longest ms", "took ms", "answer")
     table.title = f"a stream while {SIZE >> 20} MB come in, medians of {ROUNDS}"
     for name, runs in rows.items():
-        pace, gap, took = (statistics.median(run[i] for run in runs) for i in range(3))
-        table.add_row(name, f"{pace:.2f}", f"{1e3 * gap:.1f}", f"{1e3 * took:.0f}", runs[-1][3])
+        step, pace, gap, took = (statistics.median(run[i] for run in runs) for i in range(4))
+        figures = f"{step:.2f}", f"{pace:.2f}", f"{1e3 * gap:.1f}", f"{1e3 * took:.0f}"
+        table.add_row(name, *figures, runs[-1][4])
     return table
 
 

@@ -16,10 +16,11 @@ from luce_core.server.state import STATE
 
 _BODY_TIMEOUT_S = 120.0
 _LONG_BYTES = 256 << 10
-# While others are answered: between two pieces of a body as they arrive (a quarter of a megabyte
-# costs a millisecond of a core), and between two bites of it when it is read.
-_ARRIVAL_REST_S = 0.016
-_BITE_REST_S = 0.004
+# While others are answered, a body gets a small part of a core. A quarter of a megabyte costs a
+# millisecond or two to take in, client and kernel included; what reading costs depends on the text,
+# so the thread rests so many times as long as it has worked.
+_ARRIVAL_REST_S = 0.064
+_RESTS = 20
 
 
 async def read_object(request: web.Request) -> dict[str, Any]:
@@ -30,9 +31,6 @@ async def read_object(request: web.Request) -> dict[str, Any]:
     def is_busy() -> bool:
         return state.serving is not None and state.serving.runtime.hub.unfinished > 0
 
-    def rest() -> None:
-        time.sleep(_BITE_REST_S if is_busy() else 0)
-
     try:
         async with asyncio.timeout(_BODY_TIMEOUT_S):
             data = await _read(request, settings.max_body_bytes, is_busy)
@@ -42,12 +40,28 @@ async def read_object(request: web.Request) -> dict[str, Any]:
         ) from None
     finally:
         state.arrivals.end(request.protocol)
-    value = await in_background(
-        len(data), lambda: parse_json(data, most_values=settings.max_body_values, rest=rest)
-    )
+
+    def parse() -> Any:
+        rest = _Rest(is_busy)
+        return parse_json(data, most_values=settings.max_body_values, rest=rest.take)
+
+    value = await in_background(len(data), parse)
     if not isinstance(value, dict):
         raise RequestError("the request body must be a JSON object", code="invalid_json")
     return value
+
+
+class _Rest:
+    """Rests of a thread, begun on that thread."""
+
+    def __init__(self, is_busy: Callable[[], bool]) -> None:
+        self._is_busy = is_busy
+        self._worked_s = time.thread_time()
+
+    def take(self) -> None:
+        worked_s = time.thread_time()
+        time.sleep(_RESTS * (worked_s - self._worked_s) if self._is_busy() else 0)
+        self._worked_s = worked_s
 
 
 async def _read(request: web.Request, most_bytes: int, is_busy: Callable[[], bool]) -> bytearray:
