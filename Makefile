@@ -43,7 +43,7 @@ test: lint types  ## lint, types and the default tests
 	$(BIN)/pytest -n 2
 
 test-all: lint types  ## lint, types and every test, the slow ones too
-	$(BIN)/pytest -n 2 -m "slow or not slow"
+	$(BIN)/pytest -n 2 -m "slow or not slow" -o timeout=900
 
 kernels: $(VENV)/dev.stamp  ## compile what has changed of the native kernels
 	$(BIN)/python plugins/luce_kernels_cpu/build_native.py
