@@ -153,6 +153,7 @@ def context_for(
     cache: str = "f32",
     max_context: int | None = None,
     registry: OpRegistry | None = None,
+    threads: int = 0,
     draft: Path | None = None,
     block_size: int | None = None,
     min_acceptance: float | None = None,
@@ -169,7 +170,7 @@ def context_for(
     return LoadContext(
         gguf=GgufFile.open(path),
         device=device,
-        ops=(registry or registry_of_ops()).binder(device, torch.float32),
+        ops=(registry or registry_of_ops()).binder(device, torch.float32, threads=threads),
         limits=EngineLimits(
             max_slots=slots, max_context=max_context, cache_type_k=cache, cache_type_v=cache
         ),
@@ -236,6 +237,24 @@ def row_by_row() -> Callable[[], OpRegistry]:
                 split_invariant=True,
                 **({"prepare": transposed_weight} if op == "quant_matmul" else {}),
             )
+        return registry
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def native_ops() -> Callable[[], OpRegistry]:
+    """The kernels that serve here, recorded; a test is skipped where none are compiled."""
+    kernels = pytest.importorskip("luce_kernels_cpu")
+    unavailable = pytest.importorskip("luce_kernels_cpu.library").KernelsUnavailable
+
+    def make() -> OpRegistry:
+        registry = registry_of_ops()
+        try:
+            kernels.luce_register_kernels(registry.register_kernel)
+        except unavailable as error:
+            pytest.skip(str(error))
+        kernels.luce_register_recorders(registry.register_recorder)
         return registry
 
     return make
