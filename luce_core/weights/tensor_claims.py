@@ -46,8 +46,9 @@ class TensorClaims:
             want in (-1, have) for want, have in zip(shape, tensor.shape, strict=True)
         )
         if not fits:
+            expected = ", ".join("any" if size == -1 else str(size) for size in shape)
             raise ModelFileError(
-                self.path, name, f"has shape {list(tensor.shape)}, expected {list(shape)}"
+                self.path, name, f"has shape {list(tensor.shape)}, expected [{expected}]"
             )
         refuse_invalid_scales(self.path, tensor)
         self.claimed_bytes += tensor.nbytes
