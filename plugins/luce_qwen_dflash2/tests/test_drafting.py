@@ -380,3 +380,15 @@ def test_a_slot_that_stays_in_the_rings_is_a_leak(tiny_pair: Pair, load: Any) ->
     driver.run()
     with pytest.raises(AssertionError, match="keeps state of slots"):
         leak_check(driver.scheduler, engine=engine)
+
+
+def test_rows_that_wait_for_a_slot_that_has_left_are_a_leak(tiny_pair: Pair, load: Any) -> None:
+    target, draft = tiny_pair
+    engine = load(target, draft=draft)
+    driver, backlog = Driver(engine, pool_blocks=64), engine._drafting._draft.backlog
+    driver.submit(prompt(9), max_tokens=2)
+    backlog.forget = lambda slot_id: None
+    backlog.clear = lambda: None
+    driver.run()
+    with pytest.raises(AssertionError, match="keeps state of slots"):
+        leak_check(driver.scheduler, engine=engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,28 @@ def test_drafting_changes_no_token_and_saves_steps(
     drafted, per_step = written(engine, tokenizer, params)
     assert drafted == plain
     assert per_step > (1.5 if temperature == 0.0 else 1.1)
+
+
+def test_held_out_files_yield_two_and_a_half_tokens_a_pass(
+    load: Any, tokenizer: Tokenizer, native_ops: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy, full blocks; prompts from the middle of files that neither model was trained on."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "examples")
+    from train_tiny_pair.data import HELD_OUT  # beside the repository's other examples
+
+    folder = Path(sysconfig.get_path("stdlib"))
+    engine = load(TARGET, draft=DRAFT, registry=native_ops(), blocks=BLOCKS)
+    driver = Driver(engine, pool_blocks=BLOCKS)
+    requests = []
+    for name in HELD_OUT:
+        ids = tokenizer.encode((folder / name).read_text(), parse_special=False)
+        middle = len(ids) // 2
+        requests.append(driver.submit(ids[middle : middle + 96], max_tokens=97))
+    driver.run()
+    behind_the_first = sum(len(request.generated) - 1 for request in requests)
+    passes = behind_the_first - sum(request.accepted for request in requests)
+    print(f"{behind_the_first / passes:.2f} tokens a pass")
+    assert behind_the_first >= 2.5 * passes
 
 
 def test_it_continues_python_with_python(load: Any, tokenizer: Tokenizer, row_by_row: Any) -> None:

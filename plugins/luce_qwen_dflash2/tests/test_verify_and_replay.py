@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from luce_qwen_dflash2.engine import QwenEngine
 from luce_qwen_dflash2.synthetic import SyntheticHybrid, write_hybrid
 
 from luce_core.errors import StepFault
+from luce_core.ops.bound import BoundOp
 from luce_core.ops.record import ReferenceRecorder
 from luce_core.request import FinishReason, Request, SamplingParams
 from luce_core.testing.driver import Driver
@@ -92,6 +94,44 @@ def test_nothing_of_a_verifying_slot_changes_before_acceptance(tiny, load) -> No
         driver.step()
         assert not all(map(torch.equal, state_of(engine, 0), before[0]))
     assert checked == 9
+
+
+def test_rows_of_all_slots_share_one_pass_plain_ones_too(tiny, load, monkeypatch) -> None:
+    """3 and 2 drafts, and a slot that decodes plainly: each product is made once."""
+    counts = {tuple(prompt): count for prompt, count in zip(PROMPTS, (3, 2, 0), strict=True)}
+    engine = load(tiny, drafts=lambda request, width: [1] * counts[request.prompt], max_draft=3)
+    driver, passes = Driver(engine, pool_blocks=64), []
+    for prompt in PROMPTS:
+        driver.submit(prompt, max_tokens=NEW)
+    driver.step()
+    run, call, calls = engine._run, BoundOp.__call__, Counter()
+
+    def spy(batch):
+        passes.append((batch.cu_seqlens.tolist(), batch.logits))
+        return run(batch)
+
+    def counted(op: BoundOp, *args):
+        if op.spec.name == "quant_matmul":
+            calls[id(op)] += 1
+        return call(op, *args)
+
+    engine._run = spy
+    monkeypatch.setattr(BoundOp, "__call__", counted)
+    driver.step()
+    assert passes == [([0, 4, 7, 8], 8)]
+    # 3 DeltaNet layers of 5 products, 1 attention layer of 5, 4 MLPs of 3, and the head
+    assert len(calls) == 3 * 5 + 5 + 4 * 3 + 1
+    assert set(calls.values()) == {1}
+
+
+def test_a_slot_whose_state_is_kept_is_a_leak(tiny, load) -> None:
+    engine = load(tiny)
+    driver = Driver(engine, pool_blocks=64)
+    driver.submit(PROMPTS[0], max_tokens=2)
+    engine.retire = lambda slot: None
+    driver.run()
+    with pytest.raises(AssertionError, match=r"keeps state of slots \[0\]"):
+        leak_check(driver.scheduler, engine=engine)
 
 
 def test_a_step_that_fails_after_verifying_moves_no_state(tiny, load) -> None:

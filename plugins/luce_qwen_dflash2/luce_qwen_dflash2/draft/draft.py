@@ -108,8 +108,9 @@ class Draft:
 
     @property
     def held_slots(self) -> list[int]:
-        """Slots that hold tokens."""
-        return [slot_id for slot_id, filled in enumerate(self._filled) if filled]
+        """Slots that hold tokens, in their rings or waiting."""
+        filled = {slot_id for slot_id, filled in enumerate(self._filled) if filled}
+        return sorted(filled | {run.slot_id for run in self.backlog.runs(range(len(self._filled)))})
 
     def room(self, slot_id: int) -> int:
         """Drafts that fit behind the slot's tokens before the draft's own context ends."""
