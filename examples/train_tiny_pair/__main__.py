@@ -63,14 +63,34 @@ def _write(out: Path, report: dict[str, object]) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="train_tiny_pair", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of everything written")
-    parser.add_argument("--target-steps", type=int, default=600)
-    parser.add_argument("--rollouts", type=int, default=24, help="batches of 128 sequences")
-    parser.add_argument("--draft-steps", type=int, default=600)
-    parser.add_argument("--compare-steps", type=int, default=0, help="0: no comparison")
-    parser.add_argument("--prompts", type=int, default=32, help="held-out prompts to evaluate on")
-    parser.add_argument("--threads", type=int, default=2)
+    parser = argparse.ArgumentParser(
+        prog="python -m train_tiny_pair",
+        description=__doc__,
+        epilog="What a step costs, and what came out: README.md beside this program.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+
+    def number(name: str, default: int, said: str, *, least: int = 0) -> None:
+        def value(text: str) -> int:
+            if not text.isdecimal() or int(text) < least:
+                raise argparse.ArgumentTypeError(f"must be {least} or more, got {text!r}")
+            return int(text)
+
+        parser.add_argument(name, type=value, metavar="N", default=default, help=said)
+
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        default=argparse.SUPPRESS,  # or its help would name None
+        help="folder of everything written; the same one again goes on where it stopped",
+    )
+    number("--target-steps", 600, "training steps of the target", least=1)
+    number("--rollouts", 24, "batches of 128 texts of the target, for the draft", least=1)
+    number("--draft-steps", 600, "training steps of the draft", least=1)
+    number("--compare-steps", 0, "steps of two more drafts, from rollouts and from text; 0: none")
+    number("--prompts", 32, "held-out prompts that the pair is evaluated on", least=1)
+    number("--threads", 2, "threads that torch uses", least=1)
     return parser.parse_args()
 
 
