@@ -14,6 +14,7 @@ from luce_qwen_dflash2.replayed import ReplayedDrafts
 from luce_core.request import FinishReason, Request, SamplingParams
 from luce_core.testing.driver import Driver, run_alone
 from luce_core.testing.leak_check import leak_check
+from luce_core.weights.model_ref import resolve_model
 
 VOCAB = 320
 BLOCKS = 128
@@ -125,3 +126,22 @@ def test_the_drafts_own_proposals_change_no_tokens(
     for request in randomly_driven(engine, prompts, params, new=16, seed=1):
         assert request.generated == known[request.prompt][: len(request.generated)]
         assert request.proposed or len(request.generated) < 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_trained_drafts_own_proposals_change_no_tokens(
+    temperature: float, load: Any, native_ops: Any, draw_prompts: Any
+) -> None:
+    """On native kernels: some of what is proposed is right, and some is not."""
+    target, draft = (
+        resolve_model(f"pkg:luce_qwen_dflash2/tiny-code{end}.gguf") for end in ("", "-dflash2")
+    )
+    prompts, new = draw_prompts(60), 24
+    params = [SamplingParams(temperature=temperature, seed=seed) for seed in range(60)]
+    known = known_texts(load(target, registry=native_ops(), blocks=BLOCKS), prompts, new, params)
+    engine = load(target, draft=draft, registry=native_ops(), blocks=BLOCKS)
+    requests = randomly_driven(engine, prompts, params, new=new, seed=2)
+    for request in requests:
+        assert request.generated == known[request.prompt][: len(request.generated)]
+    accepted = sum(request.accepted for request in requests)
+    assert 60 < accepted < sum(request.proposed for request in requests) - 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,24 @@ def test_tensors_that_do_not_fit_are_refused_by_name(
     path = changed(write(second), {}, tensors)
     with pytest.raises(ModelFileError, match=said):
         load(path)
+
+
+def test_every_tensor_that_is_missing_or_misshapen_is_named(
+    config: DraftConfig, write: Any, load: Any
+) -> None:
+    path = write(config)
+    tensors = GgufFile.open(path, role="draft").tensors
+    assert len(tensors) > 35
+    for name, tensor in tensors.items():
+        with pytest.raises(ModelFileError, match=f" {re.escape(name)}: this tensor is missing"):
+            load(changed(path, {}, {name: None}))
+        shape: list[Any] = list(tensor.shape)
+        wrong = [*shape[:-1], shape[-1] + 1]
+        if name.endswith("ffn_gate.weight"):  # its rows say how wide the others are
+            shape[0] = "any"
+        said = f" {name}: has shape {wrong}, expected [{', '.join(map(str, shape))}]"
+        with pytest.raises(ModelFileError, match=re.escape(said)):
+            load(changed(path, {}, {name: torch.ones(wrong)}))
 
 
 def test_a_missing_tensor_goes_by_the_files_own_name(
