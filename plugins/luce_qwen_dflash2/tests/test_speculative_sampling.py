@@ -186,6 +186,7 @@ def sample(tiny_pair: Pair, load: Any, watch: Any) -> Callable[..., Sampled]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_texts_are_distributed_as_without_a_draft(
     setting: str, sample: Any, native_ops: Any
