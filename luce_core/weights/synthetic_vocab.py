@@ -1,6 +1,9 @@
-"""A small byte-level BPE vocabulary with ChatML tokens, for synthetic models."""
+"""Byte-level BPE vocabularies with ChatML tokens, for synthetic models."""
 
 from __future__ import annotations
+
+from itertools import islice, product
+from string import ascii_lowercase
 
 from luce_core.errors import ConfigError
 
@@ -20,6 +23,9 @@ _SPECIALS = (
     ("</tool_response>", USER_DEFINED),
 )
 MIN_VOCAB = 256 + len(_MERGES) + len(_SPECIALS)
+_SPACE = "Ġ"
+# What a vocabulary of words spells other text with: printable ASCII and the line feed.
+_SPELLED = (0x0A, *range(0x20, 0x7F))
 
 CHATML = (
     "{% for message in messages %}"
@@ -29,32 +35,53 @@ CHATML = (
 )
 
 
-def tokenizer_metadata(vocab: int, pre: str) -> dict[str, object]:
-    """`tokenizer.*` keys for `vocab` tokens: 256 bytes, merges, specials, then `[PADn]` unused."""
+def tokenizer_metadata(vocab: int, pre: str, *, words: bool = False) -> dict[str, object]:
+    """`tokenizer.*` keys for `vocab` tokens: 256 bytes, merges, specials, then `[PADn]` unused.
+
+    With `words` whatever a model picks shows as text of its own: tokens are the characters of
+    ASCII text, the specials, and for all other ids a space and one to four letters, each a token
+    that `encode` gives for its text under every pre-tokenizer. Other characters are lost then.
+    """
     if vocab < MIN_VOCAB:
         raise ConfigError(f"a synthetic vocabulary needs at least {MIN_VOCAB} tokens, got {vocab}")
-    tokens = [*_byte_alphabet(), *(merge.replace(" ", "") for merge in _MERGES)]
+    alphabet = _byte_alphabet()
+    merges: list[str] = [] if words else list(_MERGES)
+    base = [alphabet[byte] for byte in _SPELLED] if words else alphabet
+    tokens = [*base, *(merge.replace(" ", "") for merge in merges)]
     types = [NORMAL] * len(tokens)
     ids = {}
     for text, kind in _SPECIALS:
         ids[text] = len(tokens)
         tokens.append(text)
         types.append(kind)
-    unused = range(len(tokens), vocab)
-    tokens.extend(f"[PAD{index}]" for index in unused)
-    types.extend(UNUSED for _ in unused)
+    left = range(len(tokens), vocab)
+    if words:
+        spelled = _words(len(left))
+        merges = [f"{word[:-1]} {word[-1]}" for word in spelled]
+        tokens.extend(spelled)
+        types.extend(NORMAL for _ in left)
+    else:
+        tokens.extend(f"[PAD{index}]" for index in left)
+        types.extend(UNUSED for _ in left)
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": pre,
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": types,
-        "tokenizer.ggml.merges": list(_MERGES),
+        "tokenizer.ggml.merges": merges,
         "tokenizer.ggml.bos_token_id": ids["<|endoftext|>"],
         "tokenizer.ggml.eos_token_id": ids["<|im_end|>"],
         "tokenizer.ggml.padding_token_id": ids["<|endoftext|>"],
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.chat_template": CHATML,
     }
+
+
+def _words(count: int) -> list[str]:
+    """The first `count` words, shorter ones first, so that each is an earlier one and a letter."""
+    lengths = (product(ascii_lowercase, repeat=letters) for letters in range(1, 5))
+    every = (_SPACE + "".join(letters) for length in lengths for letters in length)
+    return list(islice(every, count))
 
 
 def _byte_alphabet() -> list[str]:

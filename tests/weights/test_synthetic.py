@@ -13,12 +13,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from luce_core.errors import ConfigError
+from luce_core.text.tokenizer import Tokenizer
 from luce_core.weights.gguf_file import GgufFile
 from luce_core.weights.gguf_writer import write_gguf
 from luce_core.weights.quant_types import QuantTensor
 from luce_core.weights.synthetic import SyntheticModel, TensorSpec, write_random, write_synthetic
 from luce_core.weights.synthetic_blocks import SYNTHETIC_TYPES
 from luce_core.weights.synthetic_vocab import tokenizer_metadata
+from luce_core.weights.typed_metadata import TypedMetadata
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
@@ -54,6 +56,25 @@ def test_transformers_reads_the_same_tokenizer(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "hi"}]
     chat = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert chat == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("pre", ["smollm", "qwen2", "qwen35", "joyai-llm", "default"])
+def test_every_token_of_a_vocabulary_of_words_shows_and_can_be_written(pre: str) -> None:
+    tokenizer = Tokenizer.from_metadata(
+        TypedMetadata("m.gguf", tokenizer_metadata(20_000, pre, words=True))
+    )
+    texts = [tokenizer.decode([token_id]) for token_id in range(tokenizer.vocab_size)]
+    assert [i for i, text in enumerate(texts) if not text] == sorted(tokenizer.special_ids)
+    shown = [text for text in texts if text]
+    assert len(set(shown)) == len(shown)
+    assert all(text.isascii() and (text.isprintable() or text == "\n") for text in shown)
+    assert [i for i, text in enumerate(texts) if text and _ids(tokenizer, text) != [i]] == []
+    prompt = "Write a C++ function:\n  for (i = 0; i < 10; i++)"
+    assert tokenizer.decode(_ids(tokenizer, prompt)) == prompt
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, parse_special=False)
 
 
 @pytest.mark.parametrize("name", SYNTHETIC_TYPES)

@@ -17,7 +17,8 @@ class SyntheticDeepSeek:
     Types by class of tensor: `dense` for the matrices of attention and embeddings, `experts` for
     the routed experts, `shared` for the shared one, `mixing` for hyper-connections, `routers` for
     routers and the indexer's weights. `types` overrides them by tensor name or role
-    (`ffn_down_exps`). The same fields give the same file.
+    (`ffn_down_exps`). `words` gives every token a text of its own, so that a client sees each one.
+    The same fields give the same file.
     """
 
     ratios: tuple[int, ...] = (0, 4, 128, 4)
@@ -47,6 +48,7 @@ class SyntheticDeepSeek:
     routers: str = "F32"
     types: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
+    words: bool = False
 
 
 V4_FLASH = SyntheticDeepSeek(
@@ -75,7 +77,7 @@ V4_FLASH = SyntheticDeepSeek(
 def scaled_down(layers: int, *, experts: int = 32, vocab: int = 4096) -> SyntheticDeepSeek:
     """The real model with fewer layers, experts and tokens: every width of a layer is as it is.
 
-    Layers are those of the real model's start, of all kinds from four on.
+    Layers are those of the real model's start, of all kinds from four on; every token shows.
     """
     return replace(
         V4_FLASH,
@@ -83,6 +85,7 @@ def scaled_down(layers: int, *, experts: int = 32, vocab: int = 4096) -> Synthet
         hash_layers=min(V4_FLASH.hash_layers, layers),
         experts=experts,
         vocab=vocab,
+        words=True,
     )
 
 
@@ -140,7 +143,7 @@ def deepseek_metadata(model: SyntheticDeepSeek) -> dict[str, object]:
         "hyper_connection.sinkhorn_iterations": 20,
         "hyper_connection.epsilon": 1e-6,
     }
-    tokenizer = tokenizer_metadata(model.vocab, "joyai-llm")
+    tokenizer = tokenizer_metadata(model.vocab, "joyai-llm", words=model.words)
     del tokenizer["tokenizer.chat_template"]
     return {
         "general.architecture": "deepseek4",
