@@ -27,9 +27,12 @@ log = logging.getLogger(__name__)
 class ExpertHost:
     """Gives layers their experts; told of each step's end, for the counts."""
 
-    def __init__(self, devices: TwoDevices | None, counts: RouteCounts | None) -> None:
+    def __init__(
+        self, devices: TwoDevices | None, counts: RouteCounts | None, *, group_rows: int
+    ) -> None:
         self._devices = devices
         self._counts = counts
+        self._group_rows = group_rows
 
     def take(
         self, ops: OpBinder, claims: TensorClaims, config: ModelConfig, layer: int
@@ -37,7 +40,7 @@ class ExpertHost:
         """The model's `take_experts`. Where no expert is far, steps are replayed as ever."""
         experts: RoutedExperts
         if self._devices is None or not self._devices.placement.far_experts:
-            experts = LocalExperts(ops, claims, config, layer=layer)
+            experts = LocalExperts(ops, claims, config, layer=layer, group_rows=self._group_rows)
         else:
             experts = self._devices.take(claims, config, layer)
         return experts if self._counts is None else self._counts.around(experts)
@@ -55,8 +58,11 @@ class ExpertHost:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """For `/props`; empty with all experts on the engine's device."""
-        return {} if self._devices is None else {"expert_devices": self._devices.facts}
+        """For `/props`."""
+        facts: dict[str, object] = {"expert_group_rows": self._group_rows}
+        if self._devices is not None:
+            facts["expert_devices"] = self._devices.facts
+        return facts
 
     def close(self) -> None:
         """Idempotent."""
@@ -74,7 +80,7 @@ def open_experts(context: LoadContext, config: ModelConfig) -> ExpertHost:
     counts = None
     if settings.ds4_collect_routing is not None:
         counts = RouteCounts(settings.ds4_collect_routing, config, context.ops.device)
-    return ExpertHost(devices, counts)
+    return ExpertHost(devices, counts, group_rows=settings.ds4_group_rows)
 
 
 def _open_devices(
@@ -100,6 +106,7 @@ def _open_devices(
         placement,
         batched=settings.ds4_batch_copies,
         grouped=settings.ds4_group_experts,
+        group_rows=settings.ds4_group_rows,
         peer_access=context.peer_access,
     )
     log.info(

@@ -23,10 +23,17 @@ class RoutedExperts(Protocol):
 
 
 class LocalExperts:
-    """All of a layer's routed experts on one device."""
+    """All of a layer's routed experts on one device, `group_rows` rows of an expert at a time (0:
+    as many as the kernel likes)."""
 
     def __init__(
-        self, ops: OpBinder, claims: TensorClaims, config: ModelConfig, *, layer: int
+        self,
+        ops: OpBinder,
+        claims: TensorClaims,
+        config: ModelConfig,
+        *,
+        layer: int,
+        group_rows: int = 0,
     ) -> None:
         moe, prefix = config.moe, f"blk.{layer}"
         self._width = config.width
@@ -35,6 +42,7 @@ class LocalExperts:
         def experts(name: str, n: int, k: int) -> Callable[[Tensor, Tensor], Tensor]:
             weight = claims.take(f"{prefix}.{name}.weight", moe.experts, n, k)
             facts: dict[str, Any] = {"experts": moe.experts, "top_k": moe.top_k, "n": n, "k": k}
+            facts["group_rows"] = group_rows
             return ops.bind("moe_matmul", weights=(weight,), qtype=weight.qtype.name, **facts)
 
         self._gate = experts("ffn_gate_exps", moe.inner, config.width)

@@ -26,7 +26,7 @@ class OwnedExperts:
     """Runs an owner's picks; everything lies on its device.
 
     If `grouped`, one launch makes a product of all picks, which come by expert, so that the rows of
-    an expert are done together; else each pick has a launch of its own.
+    an expert are done together, `group_rows` at a time; else each pick has a launch of its own.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class OwnedExperts:
         *,
         layer: int,
         grouped: bool,
+        group_rows: int,
         launches: Launches,
     ) -> None:
         self._grouped = grouped
@@ -48,6 +49,7 @@ class OwnedExperts:
             weight = weight_of(weights[role], owned)
             _, n, k = weight.shape
             facts: dict[str, Any] = {"experts": len(owned), "top_k": 1, "n": n, "k": k}
+            facts["group_rows"] = group_rows
             return ops.bind("moe_matmul", weights=(weight,), qtype=weight.qtype.name, **facts)
 
         self._gate, self._up, self._down = map(experts, ROLES)

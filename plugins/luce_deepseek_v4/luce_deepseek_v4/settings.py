@@ -44,3 +44,9 @@ class DeepSeekSettings(BaseModel, extra="forbid", frozen=True):
     ds4_group_experts: bool = Field(
         default=True, description="one launch for all picks of a device instead of one for each"
     )
+    ds4_group_rows: int = Field(
+        default=8,
+        ge=1,
+        le=32,
+        description="rows of an expert that are multiplied at a time, at most",
+    )

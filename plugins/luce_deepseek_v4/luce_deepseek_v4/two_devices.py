@@ -29,6 +29,7 @@ class TwoDevices:
         *,
         batched: bool,
         grouped: bool,
+        group_rows: int,
         peer_access: bool,
     ) -> None:
         near, far = devices
@@ -37,6 +38,7 @@ class TwoDevices:
         self._ops = (ops, ops.beside(far))
         self.placement = placement
         self._grouped = grouped
+        self._group_rows = group_rows
         self._link = Link(batched=batched, direct=direct)
         self._launches = (Launches(), Launches())
         self._thread = FarThread(self._ops[1].device)
@@ -87,6 +89,7 @@ class TwoDevices:
                 config,
                 layer=layer,
                 grouped=self._grouped,
+                group_rows=self._group_rows,
                 launches=self._launches[number],
             )
         owner = Owner(owned, config.moe.experts, grouped=self._grouped)

@@ -123,6 +123,20 @@ def test_counts_are_the_copies_and_calls_that_there_were(
     assert facts["copies_per_step"] == round(facts["copies"] / facts["steps"], 2)
 
 
+@pytest.mark.parametrize(("given", "wanted"), [({}, 8), ({"ds4_group_rows": 2}, 2)])
+@pytest.mark.parametrize("devices", [{}, TWO], ids=["one", "two"])
+def test_products_of_experts_get_the_rows_of_a_group(devices, given, wanted, path, context) -> None:
+    loading = context(path, **devices, **given)
+    engine = DeepSeekEngine.load(loading)
+    groups = {
+        binding.facts["group_rows"]
+        for binding in loading.ops.bound
+        if binding.op == "moe_matmul" and binding.facts["experts"] > 2
+    }
+    assert groups == {wanted} == {engine.facts["expert_group_rows"]}
+    engine.close()
+
+
 @pytest.mark.parametrize("budget", [0, 500, 999, 1000, 12345, 10**9])
 def test_the_budget_is_kept_and_used(budget) -> None:
     usage = [[0, 5, 3, 9], [7, 7, 0, 1]]
@@ -153,19 +167,6 @@ def test_a_budget_for_all_experts_replays_as_one_device(path, run, ops_registry)
     assert engine.facts["expert_devices"]["far_experts"] == 0
     assert tokens == same
     assert all(torch.equal(logits[number], equal[number]) for number in logits)
-
-
-def test_start_up_says_why_steps_are_not_replayed(path, ops_registry, context) -> None:
-    kernels = pytest.importorskip("luce_kernels_cpu")
-    registry = ops_registry()
-    kernels.luce_register_recorders(registry.register_recorder)
-    loading = context(path, registry=registry, **TWO)
-    engine = DeepSeekEngine.load(loading)
-    engine.allocate(BLOCKS)
-    (mode,) = loading.ops.modes
-    assert "routed experts" in mode
-    assert "two devices, cpu and cpu" in mode
-    engine.close()
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,10 @@ int check_moe_matmul(const lk_moe_matmul_args& args) {
                        "weight of %lld rows", args.x.width, args.out.width, args.experts, args.n,
                        static_cast<i64>(k), static_cast<i64>(lk_weight_rows(args.weight)));
     }
+    if (args.group_rows < 0 || args.group_rows > LK_MOST_GROUP_ROWS) {
+        return lk_fail("moe_matmul: groups of %d rows; up to %d are accepted", args.group_rows,
+                       LK_MOST_GROUP_ROWS);
+    }
     const int32_t block = lk_weight_int8_block(args.weight);
     if (block != 0 &&
         (args.xq.q == nullptr || args.xq.k != args.x.width || args.xq.block != block)) {

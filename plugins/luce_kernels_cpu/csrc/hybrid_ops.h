@@ -178,13 +178,16 @@ typedef struct lk_moe_route_args {
 
 // out[row, place] = x[row, place or 0] @ weight[expert]^T. `weight` holds the experts' rows one
 // after the other, each expert's padded to a multiple of 16. x and xq as in lk_matmul_args, with the
-// `inputs` of a row (1 or top_k) side by side.
+// `inputs` of a row (1 or top_k) side by side. Of an expert's rows at most `group_rows` are
+// multiplied at a time, 0 for as many as there can be.
+#define LK_MOST_GROUP_ROWS 32
 typedef struct lk_moe_matmul_args {
     const lk_weight* weight;
     lk_rows x;
     lk_quantized xq;
     lk_rows route, out;
     int32_t experts, top_k, inputs, n;
+    int32_t group_rows;
 } lk_moe_matmul_args;
 
 // out = the sum over places of x[place] * the route's weight.

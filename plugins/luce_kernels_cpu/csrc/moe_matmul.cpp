@@ -11,7 +11,6 @@
 namespace lk {
 namespace {
 
-constexpr int MOST_GROUP = 32;            // rows of an expert that are done at once
 constexpr int64_t MOST_PAIRS = 1 << 15;  // of a row and an expert, that are sorted at once
 constexpr int64_t ALIGN = 64;
 
@@ -77,9 +76,10 @@ int64_t group_bytes(const lk_weight& weight, int count) {
            work_bytes(weight.format->layout, count) + count * input_bytes(weight) + 4 * ALIGN;
 }
 
-// The largest group that fits the scratch.
-int most_rows(const lk_weight& weight, int64_t scratch) {
-    int most = MOST_GROUP;
+// The largest group that was asked for and fits the scratch.
+int most_rows(const lk_moe_matmul_args& a, int64_t scratch) {
+    const lk_weight& weight = *a.weight;
+    int most = a.group_rows == 0 ? LK_MOST_GROUP_ROWS : a.group_rows;
     while (most > 1 && group_bytes(weight, most) > scratch) most /= 2;
     if (group_bytes(weight, most) > scratch) std::abort();  // see lk_matmul_args
     return most;
@@ -168,7 +168,7 @@ void run_group(const Group& group, int64_t base, int64_t begin, int64_t end, uin
 void run_pairs(const lk_moe_matmul_args& a, const Sorted& sorted, uint8_t* scratch,
                int64_t scratch_bytes, const lk_worker& worker) {
     const int64_t tiles = (a.n + LANES - 1) / LANES;
-    const int most = most_rows(*a.weight, scratch_bytes);
+    const int most = most_rows(a, scratch_bytes);
     int64_t active = 0;
     for (int32_t e = 0; e < a.experts; ++e) active += sorted.starts[e + 1] > sorted.starts[e];
     const bool in_line = tiles < 4 * worker.count;

@@ -45,6 +45,7 @@ class MoeMatmulArgs(c.Structure):
         ("top_k", c.c_int32),
         ("inputs", c.c_int32),
         ("n", c.c_int32),
+        ("group_rows", c.c_int32),
     ]
 
 
@@ -114,6 +115,7 @@ def _moe_matmul(given: Given) -> c.Structure:
         facts["top_k"],
         rows["x"].width // facts["k"],
         facts["n"],
+        facts["group_rows"],
     )
 
 

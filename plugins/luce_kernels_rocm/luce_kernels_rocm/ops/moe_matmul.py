@@ -99,21 +99,22 @@ def _grouped(
     HALF: tl.constexpr,
     GROUPS: tl.constexpr,
     COMPUTE: tl.constexpr,
+    STEP: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BG: tl.constexpr,
 ):
     """Tile `program_id(0)` of those of all experts: expert e has `tiles`[e]..`tiles`[e + 1] - 1 and
-    the pairs `starts`[e]..`starts`[e + 1] - 1 of `order`."""
+    the pairs `starts`[e]..`starts`[e + 1] - 1 of `order`, STEP of them in a tile."""
     tile = tl.program_id(0)
     if tile >= tl.load(tiles + EXPERTS):
         return
     number = tl.arange(0, BE)
     begins = tl.load(tiles + number, mask=number < EXPERTS, other=2147483647)
     expert = tl.sum((begins <= tile).to(tl.int32), 0) - 1
-    first = tl.load(starts + expert) + (tile - tl.load(tiles + expert)) * BM
+    first = tl.load(starts + expert) + (tile - tl.load(tiles + expert)) * STEP
     m = first + tl.arange(0, BM)
-    inside = m < tl.load(starts + expert + 1)
+    inside = m < tl.minimum(first + STEP, tl.load(starts + expert + 1))
     pair = tl.load(order + m, mask=inside, other=0).to(tl.int64)
     source = x + (pair // TOP_K) * x_stride
     if OWN_INPUTS:
@@ -149,6 +150,7 @@ def moe_matmul(
     top_k: int,
     n: int,
     k: int,
+    group_rows: int = 0,
 ) -> None:
     rows = x.shape[0]
     own = x.shape[1] == top_k and top_k > 1
@@ -157,7 +159,9 @@ def moe_matmul(
         columns, launch = _pair_launch(arch, qtype, top_k, own, n, k)
         launch((rows * top_k, columns), x, route, weight, out, x.stride(0), route.stride(0))
         return
-    height, columns, launch = _grouped_launch(arch, qtype, experts, top_k, own, n, k, x.dtype)
+    height, columns, launch = _grouped_launch(
+        arch, qtype, experts, top_k, own, n, k, x.dtype, group_rows
+    )
     numbers, order = route[:, 0].reshape(-1).sort(stable=True)
     bounds = torch.arange(experts + 1, dtype=torch.float32, device=x.device)
     starts = torch.searchsorted(numbers.contiguous(), bounds, out_int32=True)
@@ -194,8 +198,10 @@ def _grouped_launch(
     n: int,
     k: int,
     dtype: torch.dtype,
+    group_rows: int,
 ) -> tuple[int, int, Launch]:
     config = grouped_config(arch, qtype, n, k)
+    step = min(group_rows or config.rows, config.rows)
     launch = Launch(
         _grouped,
         warps=config.warps,
@@ -206,8 +212,9 @@ def _grouped_launch(
         OWN_INPUTS=own,
         **weight_shape(qtype, n, k),
         COMPUTE=TRITON_DTYPES[dtype],
+        STEP=step,
         BM=config.rows,
         BN=config.columns,
         BG=config.groups,
     )
-    return config.rows, triton.cdiv(n, config.columns), launch
+    return step, triton.cdiv(n, config.columns), launch
