@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ class OwnedExperts:
 
     If `grouped`, one launch makes a product of all picks, which come by expert, so that the rows of
     an expert are done together, `group_rows` at a time; else each pick has a launch of its own.
+    `turn` is held meanwhile: owners that share a processor would only wake each other's workers.
     """
 
     def __init__(
@@ -40,9 +42,11 @@ class OwnedExperts:
         grouped: bool,
         group_rows: int,
         launches: Launches,
+        turn: AbstractContextManager[Any],
     ) -> None:
         self._grouped = grouped
         self._launches = launches
+        self._turn = turn
         self._dtype, self._device = ops.dtype, ops.device
 
         def experts(role: str) -> Callable[[Tensor, Tensor], Tensor]:
@@ -59,10 +63,11 @@ class OwnedExperts:
         """Each row of x [P, width] through its expert [P] -> [P, width]."""
         route = torch.ones(x.shape[0], 2, 1, device=self._device)
         route[:, 0, 0] = experts
-        if self._grouped:
-            return self._run(x, route)
-        alone = (slice(place, place + 1) for place in range(x.shape[0]))
-        return torch.cat([self._run(x[one], route[one]) for one in alone])
+        with self._turn:
+            if self._grouped:
+                return self._run(x, route)
+            alone = (slice(place, place + 1) for place in range(x.shape[0]))
+            return torch.cat([self._run(x[one], route[one]) for one in alone])
 
     def _run(self, x: Tensor, route: Tensor) -> Tensor:
         gate, up = self._launch(self._gate, x, route), self._launch(self._up, x, route)

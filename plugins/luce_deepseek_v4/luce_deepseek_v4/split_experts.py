@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from luce_core.ops.host_op import host_op
 from luce_core.ops.registry import OpBinder
-from luce_core.ops.symbols import RecordingRefused, Symbol
+from luce_core.ops.spec import ArgKind, ArgSpec, OutSpec, Rows
 from luce_deepseek_v4.link import Link
 from luce_deepseek_v4.owned_experts import OwnedExperts
 from luce_deepseek_v4.picks import Owner, Picks
@@ -65,19 +66,27 @@ class SplitExperts:
         self._near, self._far = near, far
         self._link = link
         self._thread = thread
+        # Between what is replayed before it and after it: the host reads the route.
+        self._outputs = host_op(
+            "routed_experts",
+            self._run,
+            args=_ARGS,
+            out=OutSpec(Rows.TOKENS, _picks_shape),
+            device=near.ops.device,
+            dtype=near.ops.dtype,
+        )
         self._sum = near.ops.bind("moe_sum")
 
     def __call__(self, x: Tensor, route: Tensor) -> Tensor:
-        if isinstance(x, Symbol):
-            raise RecordingRefused(
-                "routed experts",
-                f"they lie on two devices, {self._near.ops.device} and {self._far.ops.device}",
-            )
+        out: Tensor = self._sum(self._outputs(x, route), route)
+        return out
+
+    def _run(self, x: Tensor, route: Tensor, out: Tensor) -> None:
+        """Every pick's output, in the order of the route."""
         host = self._link.to_host(route)
         far, near = self._far.owner.picks(host), self._near.owner.picks(host)
         started = self._start(x, far) if far.count else None
-        rows, _, top_k = route.shape
-        outputs = torch.empty((rows * top_k, x.shape[1]), dtype=x.dtype, device=x.device)
+        outputs = out.view(-1, x.shape[1])
         if near.count:
             assert self._near.experts is not None
             wanted, experts, slots = self._given(
@@ -87,8 +96,6 @@ class SplitExperts:
         if started is not None:
             (slots,) = self._given(self._near, far.slots)
             outputs[slots] = self._link.rows(started.result(), None, self._near.ops)
-        out: Tensor = self._sum(outputs.view(rows, top_k, -1), route)
-        return out
 
     def _start(self, x: Tensor, picks: Picks) -> Future[Tensor]:
         """Hand the far device its picks: if copies are batched each row once, else for each pick.
@@ -110,3 +117,13 @@ class SplitExperts:
     def _given(self, side: Side, *made: Tensor) -> tuple[Tensor, ...]:
         """What the host has made, on the side's device."""
         return tuple(self._link.from_host(each, side.ops.device) for each in made)
+
+
+_ARGS = (
+    ArgSpec("x", ArgKind.ACTIVATION, ("T", "width"), Rows.TOKENS),
+    ArgSpec("route", ArgKind.ACTIVATION, ("T", "2", "top_k"), Rows.TOKENS),
+)
+
+
+def _picks_shape(x: Tensor, route: Tensor) -> tuple[int, ...]:
+    return (x.shape[0], route.shape[2], x.shape[1])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any
 
 from luce_core.device import Device
 from luce_core.ops.devices import require_device
@@ -41,6 +44,7 @@ class TwoDevices:
         self._group_rows = group_rows
         self._link = Link(batched=batched, direct=direct)
         self._launches = (Launches(), Launches())
+        self._turn: AbstractContextManager[Any] = Lock() if near == far else nullcontext()
         self._thread = FarThread(self._ops[1].device)
         self._facts: dict[str, object] = {
             "near": str(near),
@@ -91,6 +95,7 @@ class TwoDevices:
                 grouped=self._grouped,
                 group_rows=self._group_rows,
                 launches=self._launches[number],
+                turn=self._turn,
             )
         owner = Owner(owned, config.moe.experts, grouped=self._grouped)
         return Side(ops, owner, experts)

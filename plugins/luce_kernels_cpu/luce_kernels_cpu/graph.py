@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from luce_core.ops.host_op import HOST
 from luce_core.ops.record import BufferRef, Call, ConstRef, FieldRef, Recording, Ref
 from luce_core.ops.spec import Rows
 from luce_core.ops.symbols import RecordingRefused
@@ -75,8 +76,8 @@ class Record:
     the op needs besides (weights are kept alive by them). `floats` is False where the int8 form of
     the output is all that is made of it. `also` are further rows that it writes, if only to work
     there. `counter_bytes` of memory of its own, 0 between steps, are what its workers count in.
-    `native` describes ops that have no code of their own
-    here; their constants hold facts and weights by name."""
+    `native` describes ops that have no code of their own here; their constants hold facts and
+    weights by name. `host` is what the host does itself, between two tapes."""
 
     op: Op
     out: View
@@ -89,6 +90,12 @@ class Record:
     also: dict[str, View] = field(default_factory=dict)
     counter_bytes: int = 0
     native: NativeOp | None = None
+    host: Call | None = None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.op.name.lower() if self.host is None else self.host.op.spec.name
 
     @property
     def written_caches(self) -> tuple[Tensor, ...]:
@@ -191,6 +198,8 @@ class _Builder:
     def record(self, call: Call) -> Record:
         name = call.op.spec.name
         kernel = call.op.kernel
+        if kernel.provider == HOST:
+            return self.host_record(call)
         is_native = isinstance(kernel.fn, NativeOp)
         make = _native if is_native else _MAKERS.get(name)
         if make is None or not (is_native or getattr(eager, name, None) is kernel.fn):
@@ -200,6 +209,19 @@ class _Builder:
         if call.out is not None:
             record.out = self.write(name, call.out)
         return record
+
+    def host_record(self, call: Call) -> Record:
+        """Of rows alone: fields of the batch are not handed on."""
+        name = call.op.spec.name
+        assert call.out is not None, name
+        args = zip(call.op.spec.args, call.args, strict=True)
+        views: dict[str, View] = {}
+        for arg, ref in args:
+            view = self.read(name, ref)
+            if not isinstance(view, View):
+                raise RecordingRefused(name, f"the host reads rows only, not {arg.name}")
+            views[arg.name] = view
+        return Record(Op.HOST, self.write(name, call.out), views, host=call)
 
     def read(self, op: str, ref: Ref) -> View | str | Tensor | None:
         """A view of an activation, the name of a field, a cache, or None for the batch."""

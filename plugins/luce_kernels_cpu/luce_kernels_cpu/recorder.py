@@ -1,28 +1,29 @@
-"""Compiles a recorded forward pass into a tape, and runs it: one call into the library a step."""
+"""Compiles a recorded forward pass into a tape, and runs it: one call into the library a step.
+
+Where the host does something itself in the middle of a step there is a tape before that and one
+after it, over the same memory.
+"""
 
 from __future__ import annotations
 
 import ctypes as c
-import weakref
+from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
-from luce_core.errors import LuceError, StepFault
 from luce_core.ops.program import Rates, Work
-from luce_core.ops.record import Recording
+from luce_core.ops.record import BufferRef, Recording
 from luce_kernels_cpu import structs
 from luce_kernels_cpu.batch_view import fill_batch
-from luce_kernels_cpu.emit import emit
 from luce_kernels_cpu.fuse import ALL_PASSES, Fusion, fuse
-from luce_kernels_cpu.graph import Graph, View, build_graph
-from luce_kernels_cpu.library import last_error
+from luce_kernels_cpu.graph import Graph, Record, View, build_graph
 from luce_kernels_cpu.memory import Memory
+from luce_kernels_cpu.parts import HostPart, Rows, TapePart
 from luce_kernels_cpu.provider import Provider, provider
 from luce_kernels_cpu.schedule import schedule
-from luce_kernels_cpu.structs import Domain, Op
+from luce_kernels_cpu.structs import Op
 from luce_kernels_cpu.views import ALIGN, aligned, partials_bytes
 from luce_kernels_cpu.work import work_of
 
@@ -34,7 +35,8 @@ def compile_recording(recording: Recording, fusion: Fusion = ALL_PASSES) -> Nati
     caches exist; the program keeps them alive."""
     graph = build_graph(recording)
     fuse(graph, fusion)
-    return NativeProgram(provider(), graph, recording, overlap=fusion.overlap)
+    kind = PartedProgram if any(record.host for record in graph.records) else NativeProgram
+    return kind(provider(), graph, recording, overlap=fusion.overlap)
 
 
 class NativeProgram:
@@ -45,11 +47,10 @@ class NativeProgram:
         self, owner: Provider, graph: Graph, recording: Recording, *, overlap: bool
     ) -> None:
         self._owner = owner
-        self._run = owner.library.lk_tape_run
         # It keeps the GIL: to get it back may take longer than the call.
         self._rouse = c.PYFUNCTYPE(None, c.c_void_p)(("lk_pool_rouse", owner.library))
         self._graph = graph  # keeps weights and caches alive, whose addresses the tape holds
-        self.names = tuple(record.op.name.lower() for record in graph.records)
+        self.names = tuple(record.name for record in graph.records)
         plan = schedule(graph, overlap=overlap)
         self.barriers = sum(plan.barriers)
         partials = _shared(graph, recording)
@@ -68,11 +69,12 @@ class NativeProgram:
             recording.max_logits,
             {record: counter.data_ptr() for record, counter in self._counters.items()},
         )
-        self._tape = self._make_tape(recording, memory, plan.barriers)
+        self._starts = {
+            value: base - self._arena.data_ptr() + offset for value, offset in plan.offsets.items()
+        }
+        self._parts = self._make_parts(recording, memory, plan.barriers)
         self._outputs = tuple(
-            self._output(
-                view, tail, dtype, base - self._arena.data_ptr() + plan.offsets[view.value]
-            )
+            self._rows(view, tail, dtype)
             for view, tail, dtype in zip(
                 graph.outputs, graph.output_tails, graph.output_dtypes, strict=True
             )
@@ -85,8 +87,8 @@ class NativeProgram:
         """What `forward` returned: [L, V] logits of the batch. StepFault if the batch refers to
         what is not there."""
         fill_batch(self._batch, batch)
-        if self._run(self._tape, self._owner.pool, self._batch_address, None):
-            raise StepFault(last_error(self._owner.library))
+        for part in self._parts:
+            part.run(batch, self._batch_address, None)
         return self._results(batch)
 
     def expect(self) -> None:
@@ -101,8 +103,10 @@ class NativeProgram:
         moved = [cache for record in self._graph.records for cache in record.moved_caches]
         slots = batch.slot_ids.long()
         before = [cache[slots] for cache in moved]
-        if self._run(self._tape, self._owner.pool, self._batch_address, spent):
-            raise StepFault(last_error(self._owner.library))
+        at = 0
+        for part in self._parts:
+            part.run(batch, self._batch_address, c.byref(spent, at * c.sizeof(c.c_int64)))
+            at += part.count
         for cache, values in zip(moved, before, strict=True):
             cache[slots] = values
         seconds: dict[str, float] = {}
@@ -128,38 +132,54 @@ class NativeProgram:
         if results is None:
             if len(self._cuts) == _MOST_CUTS:
                 self._cuts.clear()
-            cut = tuple(
-                memory[: batch.logits if domain is Domain.LOGITS else batch.rows]
-                for memory, domain in self._outputs
-            )
+            cut = tuple(rows.of(batch) for rows in self._outputs)
             results = self._cuts[size] = cut if self._graph.returns_tuple else cut[0]
         return results
 
-    def _make_tape(self, recording: Recording, memory: Memory, barriers: tuple[bool, ...]) -> int:
-        library = self._owner.library
+    def _make_parts(
+        self, recording: Recording, memory: Memory, barriers: tuple[bool, ...]
+    ) -> list[TapePart | HostPart]:
         limits = structs.Limits(recording.max_rows, recording.max_logits, recording.max_segments)
-        tape: int | None = library.lk_tape_create(c.byref(limits))
-        if tape is None:
-            raise LuceError(last_error(library))
-        weakref.finalize(self, library.lk_tape_free, tape)
-        for record, barrier in zip(self._graph.records, barriers, strict=True):
-            args = emit(record, memory)
-            if library.lk_tape_add(tape, record.op, c.byref(args), c.sizeof(args), barrier):
-                raise LuceError(last_error(library))
-        return tape
+        parts: list[TapePart | HostPart] = []
+        records = zip(self._graph.records, barriers, strict=True)
+        for by_host, group in groupby(records, lambda each: each[0].host is not None):
+            if by_host:
+                parts += [self._host_part(record) for record, _ in group]
+            else:
+                parts.append(TapePart(self._owner, limits, list(group), memory))
+        return parts
 
-    def _output(
-        self, view: View, tail: tuple[int, ...], dtype: torch.dtype, start: int
-    ) -> tuple[Tensor, Domain]:
-        """All rows of an output, and which of them a step fills."""
+    def _host_part(self, record: Record) -> HostPart:
+        call = record.host
+        assert call is not None
+        assert call.out is not None
+        refs = [ref for ref in call.args if isinstance(ref, BufferRef)]
+        views = zip(record.views.values(), refs, strict=True)
+        args = tuple(self._rows(view, ref.tail, ref.dtype) for view, ref in views)
+        return HostPart(call.op, args, self._rows(record.out, call.out.tail, call.out.dtype))
+
+    def _rows(self, view: View, tail: tuple[int, ...], dtype: torch.dtype) -> Rows:
+        """All rows of a value or of a part of it."""
         value = view.value
+        start = self._starts[value]
         rows = self._arena[start : start + value.nbytes].view(dtype)
         strides = [1]
         for size in reversed(tail[1:]):
             strides.insert(0, strides[0] * size)
         shape = (value.max_rows, *tail)
         place = rows.storage_offset() + view.offset
-        return rows.as_strided(shape, (value.stride, *strides[: len(tail)]), place), value.domain
+        memory = rows.as_strided(shape, (value.stride, *strides[: len(tail)]), place)
+        return Rows(memory, value.domain)
+
+
+class PartedProgram(NativeProgram):
+    """A step with work of the host in its middle."""
+
+    @property
+    def description(self) -> str:
+        names = {record.name for record in self._graph.records if record.host is not None}
+        tapes = sum(isinstance(part, TapePart) for part in self._parts)
+        return f"in {tapes} parts, with {', '.join(sorted(names))} between them"
 
 
 def _shared(graph: Graph, recording: Recording) -> int:

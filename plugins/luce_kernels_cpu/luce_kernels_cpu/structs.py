@@ -9,8 +9,9 @@ ABI_VERSION = 1
 
 
 class Op(IntEnum):
-    """LK_OP_*: what a record is."""
+    """LK_OP_*: what a record is. HOST is none of the library's."""
 
+    HOST = -1
     QUANTIZE = 0
     MATMUL = 1
     NORM = 2

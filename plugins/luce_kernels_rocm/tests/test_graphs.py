@@ -23,7 +23,11 @@ from luce_core.engine import EngineLimits, LoadContext
 from luce_core.kv.block_pool import BlockPool
 from luce_core.kv.slot_table import SlotTable
 from luce_core.ops.core_ops import core_registry
+from luce_core.ops.host_op import host_op
+from luce_core.ops.record import BufferRef, Call, Recording
 from luce_core.ops.registry import OpRegistry
+from luce_core.ops.spec import ArgKind, ArgSpec, OutSpec, Rows
+from luce_core.ops.symbols import RecordingRefused
 from luce_core.plan import DecodeRow, PrefillSlice, StepPlan
 from luce_core.sampling.sampler import Sampler
 from luce_core.testing.driver import Driver, run_alone
@@ -263,6 +267,21 @@ def test_a_reference_refuses_by_name_before_a_device_is_touched(model: Path) -> 
     )
     (mode,) = load(model, registry)._ops.modes
     assert mode.startswith("op by op: graphs: cannot record embedding_rows: the reference waits")
+
+
+def test_what_the_host_does_in_the_middle_of_a_step_is_refused_by_name() -> None:
+    op = host_op(
+        "routed_experts",
+        lambda x, out: out.copy_(x),
+        args=(ArgSpec("x", ArgKind.ACTIVATION, ("T", "N"), Rows.TOKENS),),
+        out=OutSpec(Rows.TOKENS, lambda x: tuple(x.shape)),
+        device=torch.device("cuda"),
+        dtype=torch.float32,
+    )
+    here = BufferRef(0, Rows.TOKENS, torch.float32, (4,), (4, 1), 0)
+    recording = Recording((Call(op, (here,), here),), (64,), (here,), False, 4, 4, 4, 4)
+    with pytest.raises(RecordingRefused, match="cannot record routed_experts: the host does it"):
+        DeviceGraphs(torch.device("cuda")).check(recording)
 
 
 def test_whole_requests_are_the_same_in_company(model: Path) -> None:

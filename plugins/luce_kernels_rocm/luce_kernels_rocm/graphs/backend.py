@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from luce_core.ops.host_op import HOST
 from luce_core.ops.kernel import REFERENCE
 from luce_core.ops.record import Recording
 from luce_core.ops.symbols import RecordingRefused
@@ -36,6 +37,11 @@ class DeviceGraphs:
 
     def check(self, recording: Recording) -> None:
         for call in recording.calls:
+            if call.op.kernel.provider == HOST:
+                raise RecordingRefused(
+                    call.op.spec.name,
+                    "the host does it in the middle of a step, which is one graph",
+                )
             if call.op.kernel.provider == REFERENCE:
                 raise RecordingRefused(
                     call.op.spec.name, "the reference waits for the device, which no graph can hold"
