@@ -39,9 +39,16 @@ STATE_WARPS = 1
 VOCAB_PART = 4096
 VOCAB_PART_WARPS = 4
 
+# Tokens that are given noise together, if one of them could win by it.
+NOISE_AT_ONCE = 512
+
 # Logits that are ranked at once, by one program for a row.
 RANKED_AT_ONCE = 1024
 RANKED_WARPS = 8
+
+# Values of codebook rows whose products are summed at once.
+PAIR_VALUES = 32
+PAIR_WARPS = 4
 
 ROW_VALUES_PER_WAVE = 512
 

@@ -7,13 +7,17 @@ from types import MappingProxyType
 from typing import Any
 
 from luce_kernels_rocm.tiles import read_tiles
-from luce_kernels_rocm.weights import accepts_weight, blocks_on
+from luce_kernels_rocm.weights import accepts_codebooks, accepts_weight, blocks_on
 
 _EVERY_ROW_ALIKE: Mapping[str, Any] = MappingProxyType(
     {"row_invariant": True, "split_invariant": True}
 )
 
 _BLOCKS: Mapping[str, Any] = MappingProxyType({"accepts": accepts_weight, "prepare": blocks_on})
+
+_CODEBOOKS: Mapping[str, Any] = MappingProxyType(
+    {"accepts": accepts_codebooks, "prepare": blocks_on}
+)
 
 CORE_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -35,9 +39,11 @@ CORE_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 MODEL_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "affine": _EVERY_ROW_ALIKE,
+        "candidate_select": {**_CODEBOOKS, "row_invariant": True},
         "causal_conv1d": _EVERY_ROW_ALIKE,
         "conv_replay": _EVERY_ROW_ALIKE,
         "draft_attention": {"row_invariant": True},
+        "draft_draw": {"row_invariant": True},
         "dynamic_conv": {"row_invariant": True},
         "gated_delta": _EVERY_ROW_ALIKE,
         "gated_delta_replay": _EVERY_ROW_ALIKE,

@@ -47,3 +47,8 @@ def blocks_on(weight: QuantTensor | Tensor, device: torch.device) -> Tensor:
 def accepts_weight(facts: Mapping[str, Any]) -> bool:
     """Whether there is a kernel for the weight's quant type."""
     return facts["qtype"] in QUANTS
+
+
+def accepts_codebooks(facts: Mapping[str, Any]) -> bool:
+    """Whether there are kernels for both codebooks' quant types."""
+    return facts["predecessor_type"] in QUANTS and facts["successor_type"] in QUANTS

@@ -23,6 +23,9 @@ CPU = Device.parse("cpu")
 # Op and case, each of several seconds; another case of the op goes the same way in less.
 LONG = frozenset(
     {
+        ("candidate_select", "long block"),
+        ("candidate_select", "Q4_K codebooks"),
+        ("candidate_select", "Q6_K codebooks"),
         ("causal_conv1d", "long prompt"),
         ("gated_delta", "mixed step"),
         ("gated_delta", "long prompt"),

@@ -16,15 +16,8 @@ from torch import Tensor
 
 from luce_core.sampling.filters import RowFilters
 from luce_kernels_rocm.configs import RANKED_AT_ONCE, RANKED_WARPS
+from luce_kernels_rocm.jit.ranks import rank_of
 from luce_kernels_rocm.launch import Launch
-
-
-@triton.jit
-def _rank(score):
-    """Whole numbers 0 .. 2^32 - 1 that ascend with float32 scores; -0 ranks as 0 does."""
-    bits = (score + 0.0).to(tl.int32, bitcast=True)
-    ascending = tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
-    return ascending.to(tl.int64) + 2147483648
 
 
 @triton.jit
@@ -32,7 +25,7 @@ def _candidates(logits, scaled, kept, at, least, N: tl.constexpr, FIRST: tl.cons
     """(rank, weight, whether it is still in) of tokens `at`. The first pass asks the scores, later
     ones what an earlier pass has kept."""
     inside = at < N
-    rank = _rank(tl.load(logits + at, mask=inside, other=-float("inf")).to(tl.float32))
+    rank = rank_of(tl.load(logits + at, mask=inside, other=-float("inf")).to(tl.float32))
     score = tl.load(scaled + at, mask=inside, other=-float("inf"))
     weight = (tl.exp(score) * 17592186044416.0).to(tl.int64)  # 2^44
     if FIRST:
