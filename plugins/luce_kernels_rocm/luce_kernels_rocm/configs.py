@@ -30,6 +30,9 @@ CONV_CHANNELS = 256
 CONV_ROWS = 32
 CONV_WARPS = 4
 
+# Waves that fold the rows of a window and write its entry.
+WINDOW_WARPS = 4
+
 # Columns of a recurrent state that a program keeps in registers: one wave sums without waiting for
 # others, and a row of its tile is a whole memory transaction.
 STATE_COLUMNS = 16

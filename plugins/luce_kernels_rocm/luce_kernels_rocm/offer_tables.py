@@ -41,6 +41,7 @@ MODEL_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "affine": _EVERY_ROW_ALIKE,
         "candidate_select": {**_CODEBOOKS, "row_invariant": True},
         "causal_conv1d": _EVERY_ROW_ALIKE,
+        "compress_kv": _EVERY_ROW_ALIKE,
         "conv_replay": _EVERY_ROW_ALIKE,
         "draft_attention": {"row_invariant": True},
         "draft_draw": {"row_invariant": True},

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from luce_core.ops.kv_layout import KvLayout
 from luce_kernels_rocm.aot.steps import step
+from luce_kernels_rocm.ops.compress_kv import compress_kv
 from luce_kernels_rocm.ops.group_route import group_route
 from luce_kernels_rocm.ops.hyper_begin import hyper_begin
 from luce_kernels_rocm.ops.hyper_merge import hyper_merge
@@ -31,6 +33,7 @@ def deepseek_calls(dtype: torch.dtype) -> Iterator[Call]:
     """(name, call, whether a decode step makes it)."""
     yield from _streams(dtype)
     yield from _attention(dtype)
+    yield from _entries(dtype)
     batch = step(0)
     route = torch.empty(ROWS, 2, 6)
     facts: dict[str, Any] = {"experts": 256, "top_k": 6, "scale": 1.5}
@@ -88,3 +91,33 @@ def _attention(dtype: torch.dtype) -> Iterator[Call]:
     scored, gates = torch.empty(ROWS, 64, 128, dtype=dtype), torch.empty(ROWS, 64, dtype=dtype)
     call = partial(index_topk, scored, gates, batch, keys, picks, top_k=128, **index)
     yield "index_topk", call, False
+
+
+def _entries(dtype: torch.dtype) -> Iterator[Call]:
+    turn: dict[str, Any] = {
+        "inv_freq": torch.empty(ROTARY // 2),
+        "attention_factor": 1.0,
+        "rotary_dim": ROTARY,
+        "eps": 1e-6,
+    }
+    for ratio, dim, cache_type, is_critical in (
+        (4, DIM, "f16", True),
+        (4, DIM, "q8_0", False),
+        (4, 128, "f16", True),
+        (128, DIM, "f16", True),
+        (128, DIM, "q8_0", False),
+    ):
+        series = 2 if ratio == 4 else 1
+        layout = KvLayout(kv_heads=1, head_dim=dim, block_size=128 // ratio, k_type=cache_type)
+        pool, weights = torch.empty(SLOTS, series, 3, dim), torch.empty(ratio, series * dim)
+        rows = torch.empty(ROWS, series * dim, dtype=dtype)
+        args = (rows, rows, step(0), pool, layout.allocate(2).k.squeeze(2), weights)
+        facts: dict[str, Any] = {
+            "ratio": ratio,
+            "head_dim": dim,
+            "overlap": series == 2,
+            "cache_type": cache_type,
+            **turn,
+        }
+        call = partial(compress_kv, *args, torch.empty(dim), **facts)
+        yield f"compress_kv {cache_type} ratio {ratio} of {dim}", call, is_critical

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
 from luce_kernels_rocm.configs import PIECE, PIECE_WARPS
+from luce_kernels_rocm.jit.cache_store import store_bf16
 from luce_kernels_rocm.jit.segments import segment_of
 from luce_kernels_rocm.launch import Launch
-from luce_kernels_rocm.ops.kv_write import store_bf16
 
 
 @triton.jit
@@ -38,10 +38,10 @@ def _window_write(
     inside = (at < D) & (row + entries >= tl.load(cu_seqlens + segment + 1))
     source = kv + row.to(tl.int64) * kv_stride
     target = ring + (slot * entries + tl.load(positions + row) % entries) * D
+    values = tl.load(source + at, mask=inside, other=0.0).to(tl.float32)
     if IS_BF16:
-        store_bf16(source, target, at, inside)
+        store_bf16(values, target, at, inside)
     else:
-        values = tl.load(source + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(target + at, values.to(ring.dtype.element_ty), mask=inside)
 
 
