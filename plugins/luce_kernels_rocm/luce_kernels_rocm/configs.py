@@ -38,6 +38,13 @@ WINDOW_WARPS = 4
 STATE_COLUMNS = 16
 STATE_WARPS = 1
 
+# Rows of a prompt whose delta rule is solved at once: two tiles of matrix instructions. Columns of
+# the state that a program multiplies.
+DELTA_CHUNK = 32
+DELTA_TABLE_WARPS = 4
+DELTA_COLUMNS = 32
+DELTA_WARPS = 4
+
 # Logits that one program looks through.
 VOCAB_PART = 4096
 VOCAB_PART_WARPS = 4

@@ -46,7 +46,8 @@ MODEL_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "draft_attention": {"row_invariant": True},
         "draft_draw": {"row_invariant": True},
         "dynamic_conv": {"row_invariant": True},
-        "gated_delta": _EVERY_ROW_ALIKE,
+        # Prompts in chunks: how they are cut shows in the last bits.
+        "gated_delta": {"row_invariant": True},
         "gated_delta_replay": _EVERY_ROW_ALIKE,
         "gated_rms_norm": _EVERY_ROW_ALIKE,
         "group_route": _EVERY_ROW_ALIKE,
@@ -69,4 +70,10 @@ MODEL_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "window_attention": _EVERY_ROW_ALIKE,
         "window_write": _EVERY_ROW_ALIKE,
     }
+)
+
+# Kernels that `--op OP=PROVIDER` chooses instead of the plugin's usual one: (op, provider) -> the
+# module of `ops` that holds it, and what is declared about it.
+CHOSEN_OFFERS: Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]] = MappingProxyType(
+    {("gated_delta", "luce_kernels_rocm_in_order"): ("gated_delta_in_order", _EVERY_ROW_ALIKE)}
 )

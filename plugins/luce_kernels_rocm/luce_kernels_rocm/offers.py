@@ -1,5 +1,5 @@
-"""What the plugin registers. An op's host function is `luce_kernels_rocm.ops.<op>.<op>`; it and
-triton are imported when it is first called."""
+"""What the plugin registers. An op's host function is `luce_kernels_rocm.ops.<op>.<op>`, or
+that of this name in another module of `ops`; it and triton are imported when it is first called."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from luce_core.errors import PluginError
-from luce_kernels_rocm.offer_tables import CORE_OFFERS, MODEL_OFFERS
+from luce_kernels_rocm.offer_tables import CHOSEN_OFFERS, CORE_OFFERS, MODEL_OFFERS
 
 PRIORITY = 100
+# Of kernels that only an override chooses: below the usual one, which is always there.
+CHOSEN_PRIORITY = 50
 GPU_KINDS = ("hip", "cuda")
 # What engines compute in on a GPU, and what is compiled ahead of time.
 GPU_DTYPES = (torch.float16, torch.bfloat16)
@@ -41,12 +43,13 @@ class Offer:
     """One op that the plugin has a kernel for, with what `register` is told besides."""
 
     op: str
+    module: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def register(
         self, register: Callable[..., None], *, device: str, dtypes: Iterable[torch.dtype]
     ) -> None:
-        kernel = LateKernel(self.op, f"luce_kernels_rocm.ops.{self.op}")
+        kernel = LateKernel(self.op, f"luce_kernels_rocm.ops.{self.module}")
         kept = {"device": device, "dtypes": tuple(dtypes), "priority": PRIORITY}
         register(self.op, kernel, **{**kept, **self.options})
 
@@ -72,4 +75,9 @@ def register_kernels(
 
 def offers() -> tuple[Offer, ...]:
     """Every offer, in a fixed order."""
-    return tuple(Offer(op, options) for op, options in {**CORE_OFFERS, **MODEL_OFFERS}.items())
+    usual = {**CORE_OFFERS, **MODEL_OFFERS}.items()
+    chosen = (
+        Offer(op, module, {**options, "provider": provider, "priority": CHOSEN_PRIORITY})
+        for (op, provider), (module, options) in CHOSEN_OFFERS.items()
+    )
+    return (*(Offer(op, op, options) for op, options in usual), *chosen)

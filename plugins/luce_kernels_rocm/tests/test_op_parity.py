@@ -13,7 +13,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from luce_kernels_rocm.interpreter import register_interpreted
-from luce_kernels_rocm.offer_tables import MODEL_OFFERS
+from luce_kernels_rocm.offer_tables import CHOSEN_OFFERS, MODEL_OFFERS
 
 from luce_core.device import Device
 from luce_core.ops.core_ops import core_registry
@@ -33,7 +33,7 @@ LONG = frozenset(
         ("compress_kv", "f16"),
         ("compress_kv", "bf16"),
         ("gated_delta", "mixed step"),
-        ("gated_delta", "long prompt"),
+        ("gated_delta", "long prompts in company"),
         ("gated_delta", "verify only"),
         ("window_attention", "long"),
         ("window_attention", "long, window only"),
@@ -67,12 +67,15 @@ def is_slow(parity: ParityCase) -> bool:
     op, case = parity.spec.name, parity.case
     if op not in MODEL_OFFERS:
         return parity.dtype is torch.float32 and op in FLOAT16_IS_ENOUGH
+    if parity.kernel.provider != "luce_kernels_rocm" and case.name != "decode only":
+        return True
     is_long = (op, case.name) in LONG or case.facts.get("qtype", "F32") not in EXPERT_TYPES
     number = [other.name for other in parity.spec.cases()].index(case.name)
     return is_long or parity.dtype is not DTYPES[number % 2]
 
 
-_cases = list(parity_cases(_registry, CPU, provider="luce_kernels_rocm"))
+_providers = ("luce_kernels_rocm", *(provider for _, provider in CHOSEN_OFFERS))
+_cases = [case for name in _providers for case in parity_cases(_registry, CPU, provider=name)]
 
 
 @pytest.mark.parametrize(

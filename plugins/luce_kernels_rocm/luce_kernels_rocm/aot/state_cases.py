@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -47,7 +48,10 @@ def state_calls(dtype: torch.dtype) -> Iterator[Call]:
     )
     heads = torch.empty(HEADS)
     out = torch.empty(ROWS, HEADS * DIM, dtype=dtype)
-    rows = (x, rates, rates, step(0), state, *logs, heads, heads, out)
-    yield "gated_delta", partial(gated_delta, *rows, eps=1e-6, **rule), True
+    prompt = replace(step(1), prefill_rows=64, max_query=64)
+    for batch in (step(0), prompt):
+        args = (x, rates, rates, batch, state, *logs, heads, heads, out)
+        name = "gated_delta prompt" if batch.num_prefill else "gated_delta"
+        yield name, partial(gated_delta, *args, eps=1e-6, **rule), batch.num_prefill == 0
     call = partial(gated_delta_replay, step(0), accepted, *logs, state, **rule)
     yield "gated_delta_replay", call, True

@@ -1,4 +1,5 @@
-"""The state arithmetic of the gated delta rule: one definition for decode, verify and replay.
+"""The state arithmetic of the gated delta rule: one definition for decode, verify and replay, and
+where prompts are cut into chunks.
 
 One rounding for the decay and one for what is added, by an explicit fused multiply-add: whatever
 a compiler makes of the code around, replaying logged rows gives the bits of decoding them.
@@ -22,3 +23,11 @@ def changed(decayed, key, delta):
     """decayed + key delta^T."""
     key, delta = tl.broadcast(key[:, None], delta[None, :])
     return tl.fma(key, delta, decayed)
+
+
+@triton.jit
+def chunk_cut(position, rows, CHUNK: tl.constexpr):
+    """(rows before the first whole chunk, whole chunks) of a segment that begins at `position`.
+    Chunks begin at multiples of CHUNK, so that they are the same in every cut between them."""
+    before = (CHUNK - position % CHUNK) % CHUNK
+    return before, tl.maximum(rows - before, 0) // CHUNK

@@ -83,6 +83,9 @@ def cases() -> Iterator[OpCase]:
     yield _case("decode only", decode, key_dim=64, value_dim=32)
     yield _case("verify only", (Segment(9, 8), Segment(1, 8)), key_dim=128, value_dim=128)
     yield _case("long prompt", (Segment(0, 200, True),), key_heads=1, value_heads=2)
+    long = (Segment(5, 70, True), Segment(0, 33, True), Segment(64, 31, True))
+    company = (Segment(3, 2, True), Segment(7, 1), Segment(4, 3))
+    yield _case("long prompts in company", long + company, key_heads=1, value_heads=2)
     yield _case("padded", (Segment(6, 1), Segment(2, 4)), null_segments=2)
 
 
