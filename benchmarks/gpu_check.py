@@ -18,6 +18,7 @@ from typing import Any
 
 import orjson
 import torch
+from luce_kernels_rocm.offer_tables import CORE_OFFERS
 from luce_kernels_rocm.offers import register_kernels
 from luce_kernels_rocm.roofline.build import roofline
 from luce_kernels_rocm.roofline.models import STEPS, ModelShape, Product, Step, models_named
@@ -77,12 +78,14 @@ def measure(
     rates: Rates,
     known: Iterable[ModelShape],
 ) -> Iterator[Measured]:
-    """Each op of the steps of known models, with one call's time and limit."""
+    """Each core op of the steps of known models, with one call's time and limit."""
     models = {shape.name: shape for shape in known}
     shapes = {step.name: step for step in STEPS}
     for step in steps:
         calls = Calls(binder, models[step.model], shapes[step.step])
         for cost in step.ops:
+            if cost.op not in CORE_OFFERS:
+                continue
             seconds = clock(calls.of(cost))
             limit = rates.seconds(cost.least)
             yield Measured(step.model, step.step, cost.op, cost.what, 1e6 * limit, 1e6 * seconds)

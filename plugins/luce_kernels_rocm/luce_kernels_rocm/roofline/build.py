@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from luce_core.ops.device_tools import OpCost, Roofline, StepCost
 from luce_core.ops.program import Work
 from luce_kernels_rocm.arch import Arch
-from luce_kernels_rocm.roofline import least, moved
+from luce_kernels_rocm.roofline import delta_rule, least, moved
 from luce_kernels_rocm.roofline.devices import device_arch, device_limits
 from luce_kernels_rocm.roofline.models import STEPS, ModelShape, Step, models_named
 from luce_kernels_rocm.roofline.moved import Moved
@@ -61,6 +61,11 @@ def costs_of(model: ModelShape, step: Step, arch: Arch) -> Iterator[OpCost]:
     yield cost("kv_write", what, model.attentions, *written)
     attended = least.attention(layout, heads, step), moved.attention(arch, layout, heads, step)
     yield cost("paged_attention", f"{heads} over {what}", model.attentions, *attended)
+    if model.delta is not None:
+        delta = model.delta
+        what = f"{delta.value_heads} x {delta.key_dim} x {delta.value_dim}"
+        ruled = delta_rule.least(delta, step), delta_rule.moved(delta, step)
+        yield cost("gated_delta", what, delta.count, *ruled)
     gated = least.elementwise(rows, model.ff, operations=5), moved.elementwise(rows, model.ff)
     yield cost("swiglu", f"{model.ff}", model.swiglus, *gated)
     added = least.elementwise(rows, width, operations=1), moved.elementwise(rows, width)

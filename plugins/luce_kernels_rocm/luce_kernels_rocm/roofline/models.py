@@ -1,8 +1,8 @@
 """The layers of the models whose steps are shown.
 
 Qwen3.5-27B: its config's shapes, weights of the types that a Q4_K_M file mixes, in the simple form
-that the down projection and the head are Q6_K and everything else Q4_K. What ops of its plugin move
-and compute (the delta rule, convolutions, gates) is not counted. SmolLM2-135M: the Q4_1
+that the down projection and the head are Q6_K and everything else Q4_K. Of the ops
+of its plugin the delta rule is counted, convolutions and gates are not. SmolLM2-135M: the Q4_1
 file, whose tied head is Q8_0.
 """
 
@@ -29,6 +29,22 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaShape:
+    """`count` layers of the gated delta rule; each value head has a state [key_dim, value_dim]."""
+
+    count: int
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def state_values(self) -> int:
+        """Of a slot and layer."""
+        return self.value_heads * self.key_dim * self.value_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     """What decides the cost of a step. `norms` are of whole rows, `swiglus` of `ff` values, `adds`
     residual sums; each of `attentions` layers turns, caches and attends to its heads."""
@@ -47,6 +63,7 @@ class ModelShape:
     head_norms: bool
     rotary_dim: int
     layout: KvLayout
+    delta: DeltaShape | None = None
 
 
 def _qwen() -> ModelShape:
@@ -76,6 +93,7 @@ def _qwen() -> ModelShape:
         head_norms=True,
         rotary_dim=64,
         layout=KvLayout(kv_heads=4, head_dim=256, block_size=16),
+        delta=DeltaShape(count=linear, key_heads=16, value_heads=48, key_dim=128, value_dim=128),
     )
 
 
