@@ -65,6 +65,10 @@ ROW_VALUES_PER_WAVE = 512
 # Rows that the narrow product takes: with more, multiplying costs more than reading the weight.
 NARROW_ROWS = 8
 
+# What programs of products may read of a norm's factors, each of them anew, to save a launch: as
+# much as caches give in about the time that a launch takes.
+NORM_AGAIN_BYTES = 2 << 20
+
 
 def warps_for(values: int) -> int:
     """Waves of a program that holds a row of so many values: 16 values a lane, at most 8 waves."""

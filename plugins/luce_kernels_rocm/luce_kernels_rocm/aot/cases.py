@@ -139,6 +139,7 @@ def _products(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:
 def _fused(dtype: torch.dtype, short: str, is_first: bool) -> Iterator[AotCase]:
     # They need triton, which the list of cases does not.
     from luce_kernels_rocm.ops import fused, kept_tokens
+    from luce_kernels_rocm.ops.quant_matmul import narrow_matmul, quant_matmul
 
     if is_first:
         logits = torch.empty(2, VOCAB)
@@ -149,18 +150,34 @@ def _fused(dtype: torch.dtype, short: str, is_first: bool) -> Iterator[AotCase]:
     for rows in (1, 8):
         x = torch.empty(rows, WIDTH, dtype=dtype)
         out, total = torch.empty_like(x), torch.empty_like(x)
-        factors = torch.empty(WIDTH)
-        norm = fused.Norm(factors, 1e-6)
+        norm: dict[str, Any] = {"norm": torch.empty(WIDTH), "eps": 1e-6}
         blocks = blank_weight(WIDTH, WIDTH, "IQ4_XS").blocks
-        weight = fused.Weight(blocks, "IQ4_XS", WIDTH, WIDTH)
+        facts: dict[str, Any] = {"qtype": "IQ4_XS", "n": WIDTH, "k": WIDTH, "residual": x}
+        weight = (blocks, "IQ4_XS")
+        gates: dict[str, Any] = {"limit": None}
         calls: dict[str, Callable[[], None]] = {
-            "add_rms_norm": partial(fused.add_rms_norm, x, x, factors, total, out, eps=1e-6),
-            "norm_matmul": partial(fused.norm_matmul, x, norm, weight, None, out, x),
-            "swiglu_matmul": partial(fused.swiglu_matmul, x, norm, weight, weight, out),
+            "sum and norm": partial(
+                fused.add_rms_norm, x, x, norm["norm"], total, out, eps=norm["eps"]
+            ),
+            "norm, product, residual": partial(
+                narrow_matmul, x, blocks, None, out, **facts, **norm
+            ),
+            "gate and up": partial(fused.swiglu_matmul, x, weight, weight, out, **gates),
+            "norm, gate and up": partial(
+                fused.swiglu_matmul, x, weight, weight, out, **gates, **norm
+            ),
         }
         for name, call in calls.items():
             critical = is_first and rows == 8
             yield AotCase(f"fused {name} {rows} rows {short}", call, critical)
+
+    for qtype in CRITICAL_QUANTS:
+        for rows in (8, 512):
+            x = torch.empty(rows, WIDTH, dtype=dtype)
+            facts = {"qtype": qtype, "n": WIDTH, "k": WIDTH, "residual": x}
+            blocks = blank_weight(WIDTH, WIDTH, qtype).blocks
+            call = partial(quant_matmul, x, blocks, None, torch.empty_like(x), **facts)
+            yield AotCase(f"fused product, residual {qtype} {rows} rows {short}", call, False)
 
 
 def _attention(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from luce_core.batch.packed import PackedBatch
-from luce_core.ops.record import BufferRef, Recording, ReferenceProgram
+from luce_core.ops.record import BufferRef, Recording
 from luce_core.ops.spec import Rows
 from luce_core.ops.symbols import RecordingRefused
 from luce_kernels_rocm.graphs.backend import Backend, DeviceGraphs
 from luce_kernels_rocm.graphs.inputs import GraphInputs
 from luce_kernels_rocm.graphs.shape import GraphShape, Limits, decode_shapes, shape_of
+from luce_kernels_rocm.graphs.steps import Steps
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class GraphProgram:
             # Null rows bring segments of their own.
             segments = recording.max_rows
         self._limits = Limits.of(recording, segments=segments)
-        self._steps = ReferenceProgram(replace(recording, max_segments=segments))
+        self._steps = Steps(recording, max_segments=segments, device=device)
         self._inputs = GraphInputs(recording, self._limits, device)
         self._backend = backend
         self._replays: dict[GraphShape, Callable[[], None] | None] = {}
@@ -55,7 +55,8 @@ class GraphProgram:
     def description(self) -> str:
         """For the start screen and `/props`."""
         counts = ", ".join(str(shape.rows) for shape in decode_shapes(self._limits))
-        return f"a graph for each shape of decode step (rows {counts}), op by op with prompt rows"
+        how = f"a graph for each shape of decode step (rows {counts}), op by op with prompt rows"
+        return "; ".join(filter(None, (how, self._steps.description)))
 
     def __call__(self, batch: PackedBatch) -> Any:
         shape = shape_of(batch, self._limits)

@@ -19,10 +19,25 @@ def row_start(n, N: tl.constexpr, ROW_BYTES: tl.constexpr):
 
 
 @triton.jit
+def row_scales(x, eps, rows, x_stride, K: tl.constexpr, ROWS: tl.constexpr):
+    """ROWS times what rms_norm multiplies all values of a row of x by; of more rows than there are
+    the last is repeated."""
+    at = tl.arange(0, triton.next_power_of_2(K))
+    scales = (0.0,) * ROWS
+    found = scales[:0]
+    for row in tl.static_range(ROWS):
+        source = x + tl.minimum(row, rows - 1) * x_stride
+        values = tl.load(source + at, mask=at < K, other=0.0).to(tl.float32)
+        scale = tl.rsqrt(tl.sum(values * values, 0) / K + eps)
+        found = found + (scale,)  # noqa: RUF005
+    return found
+
+
+@triton.jit
 def narrow_products(
     x,
     norm,
-    eps,
+    scales,
     weight,
     n,
     rows,
@@ -42,13 +57,12 @@ def narrow_products(
     """ROWS times [BN]: rows of x with the rows `n` [BN] of a weight. Of more rows than there are
     the last is repeated.
 
-    With a `norm` [K], x goes through rms_norm first: its factors are multiplied in, and what all
-    values of a row are divided by is found on the way and applied at the end.
+    With a `norm` [K], x goes through rms_norm first, whose result is rounded to x's dtype as where
+    it is written to memory; `scales` are then those of `row_scales`.
     """
     start = weight + row_start(n, N, ROW_BYTES)[:, None, None]
     at = tl.arange(0, WIDTH)[None, None, :]
     sums = (tl.zeros([BN, BG, WIDTH], tl.float32),) * ROWS
-    squares = (tl.zeros([1, BG, WIDTH], tl.float32),) * ROWS
     for first in range(0, GROUPS, BG):
         group = first + tl.arange(0, BG)[None, :, None]
         inside = group < GROUPS
@@ -58,22 +72,14 @@ def narrow_products(
             if norm is not None:
                 factor = tl.load(norm + k, mask=inside, other=0.0)
             added = sums[:0]
-            squared = squares[:0]
             for row in tl.static_range(ROWS):
                 source = x + tl.minimum(row, rows - 1) * x_stride
                 taken = tl.load(source + k, mask=inside, other=0.0).to(tl.float32)
                 if norm is not None:
-                    squared = squared + (squares[row] + taken * taken,)  # noqa: RUF005
-                    taken = taken * factor
+                    taken = (taken * scales[row] * factor).to(x.dtype.element_ty).to(tl.float32)
                 added = added + (sums[row] + values * taken,)  # noqa: RUF005
             sums = added
-            if norm is not None:
-                squares = squared
     results = sums[:0]
     for row in tl.static_range(ROWS):
-        result = tl.sum(tl.sum(sums[row], 2), 1)
-        if norm is not None:
-            mean = tl.sum(tl.sum(tl.sum(squares[row], 2), 1), 0) / K
-            result = result * tl.rsqrt(mean + eps)
-        results = results + (result,)  # noqa: RUF005
+        results = results + (tl.sum(tl.sum(sums[row], 2), 1),)  # noqa: RUF005
     return results

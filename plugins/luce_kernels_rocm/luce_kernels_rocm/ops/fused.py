@@ -1,43 +1,27 @@
-"""What a recorded step may do in one launch instead of several. No op: whoever replays a recording
-calls these where the recording shows that what lies between is read by nobody else.
+"""What a recorded step does in one launch instead of several. No op: `graphs/fuse.py` puts these in
+the place of ops where a recording shows that what lies between is read by nobody else.
 
-Values between the parts are not rounded to the activations' dtype, so results differ from those of
-the separate ops by such roundings.
+Values between the parts are rounded as where they are written to memory, so every part computes
+what the op of its name does.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from luce_kernels_rocm.arch import Arch, arch_of
-from luce_kernels_rocm.configs import NARROW_ROWS, narrow_config, warps_for
-from luce_kernels_rocm.jit.products import narrow_products
+from luce_kernels_rocm.configs import narrow_config, warps_for
+from luce_kernels_rocm.jit.products import narrow_products, row_scales
 from luce_kernels_rocm.launch import Launch
-from luce_kernels_rocm.ops.quant_matmul import narrow_matmul, quant_matmul, weight_shape
-from luce_kernels_rocm.ops.rms_norm import rms_norm
-from luce_kernels_rocm.ops.swiglu import gated, swiglu
+from luce_kernels_rocm.ops.quant_matmul import weight_shape
+from luce_kernels_rocm.ops.swiglu import gated
 
-
-class Weight(NamedTuple):
-    """A weight [n, k] in the blocks of `qtype`, uint8 [n, row_bytes] on the device."""
-
-    blocks: Tensor
-    qtype: str
-    n: int
-    k: int
-
-
-class Norm(NamedTuple):
-    """The rms_norm that a product's rows go through first."""
-
-    weight: Tensor  # [k] float32
-    eps: float
+Weight = tuple[Tensor, str]  # uint8 [N, row_bytes] on the device, and its quant type
 
 
 @triton.jit
@@ -49,8 +33,9 @@ def _add_rms_norm(
     inside = at < D
     left = tl.load(a + row * a_stride + at, mask=inside, other=0.0).to(tl.float32)
     right = tl.load(b + row * b_stride + at, mask=inside, other=0.0).to(tl.float32)
-    values = left + right
-    tl.store(total + row * D + at, values.to(total.dtype.element_ty), mask=inside)
+    rounded = (left + right).to(total.dtype.element_ty)
+    tl.store(total + row * D + at, rounded, mask=inside)
+    values = rounded.to(tl.float32)
     scale = tl.rsqrt(tl.sum(values * values, 0) / D + eps)
     normed = values * scale * tl.load(weight + at, mask=inside, other=0.0)
     tl.store(out + row * D + at, normed.to(out.dtype.element_ty), mask=inside)
@@ -75,25 +60,6 @@ def add_rms_norm(
 def _add_rms_norm_launch(width: int) -> Launch:
     block = triton.next_power_of_2(width)
     return Launch(_add_rms_norm, warps=warps_for(block), D=width, B=block)
-
-
-def norm_matmul(
-    x: Tensor,  # [R, K]
-    norm: Norm,
-    weight: Weight,
-    bias: Tensor | None,  # [N] float32
-    out: Tensor,  # [R, N]
-    residual: Tensor | None = None,  # [R, N]
-) -> None:
-    """rms_norm(x) @ weight^T + bias + residual."""
-    facts: dict[str, Any] = {"qtype": weight.qtype, "n": weight.n, "k": weight.k}
-    if 0 < x.shape[0] <= NARROW_ROWS:
-        more: dict[str, Any] = {"norm": norm.weight, "eps": norm.eps, "residual": residual}
-        narrow_matmul(x, weight.blocks, bias, out, **facts, **more)
-    else:
-        normed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        rms_norm(x, norm.weight, normed, eps=norm.eps)
-        quant_matmul(normed, weight.blocks, bias, out, **facts, residual=residual)
 
 
 @triton.jit
@@ -127,10 +93,11 @@ def _narrow_swiglu(
     BN: tl.constexpr,
 ):
     n = tl.program_id(0) * BN + tl.arange(0, BN)
+    scales = None if norm is None else row_scales(x, eps, rows, x_stride, K, ROWS)
     opened = narrow_products(
         x,
         norm,
-        eps,
+        scales,
         gate,
         n,
         rows,
@@ -150,7 +117,7 @@ def _narrow_swiglu(
     values = narrow_products(
         x,
         norm,
-        eps,
+        scales,
         up,
         n,
         rows,
@@ -168,39 +135,32 @@ def _narrow_swiglu(
         UP_BG,
     )
     for row in tl.static_range(ROWS):
-        result = gated(opened[row], values[row], LIMIT)
+        rounded = opened[row].to(out.dtype.element_ty).to(tl.float32)
+        value = values[row].to(out.dtype.element_ty).to(tl.float32)
+        result = gated(rounded, value, LIMIT)
         kept = (n < N) & (row < rows)
         tl.store(out + row * N + n, result.to(out.dtype.element_ty), mask=kept)
 
 
 def swiglu_matmul(
-    x: Tensor,  # [R, K]
-    norm: Norm | None,
-    gate: Weight,  # [N, K]
-    up: Weight,  # [N, K]
+    x: Tensor,  # [R, K], R at most NARROW_ROWS
+    gate: Weight,
+    up: Weight,
     out: Tensor,  # [R, N]
     *,
-    limit: float | None = None,
+    limit: float | None,
+    norm: Tensor | None = None,  # [K] float32
+    eps: float = 0.0,
 ) -> None:
-    """swiglu(x @ gate^T, x @ up^T), of rms_norm(x) if there is a norm."""
-    rows = x.shape[0]
-    if 0 < rows <= NARROW_ROWS:
-        block = triton.next_power_of_2(rows)
-        kinds = (gate.qtype, up.qtype)
-        programs, launch = _swiglu_launch(arch_of(x.device), kinds, gate.n, gate.k, block, limit)
-        weight, eps = (None, 0.0) if norm is None else norm
-        grid = (programs,)
-        launch(grid, x, weight, eps, gate.blocks, up.blocks, out, rows, x.stride(0))
+    """swiglu(x @ gate^T, x @ up^T), of rms_norm(x) with weight `norm` if there is one."""
+    (rows, n), k = out.shape, x.shape[1]
+    if rows == 0:
         return
-    if norm is not None:
-        normed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        rms_norm(x, norm.weight, normed, eps=norm.eps)
-        x = normed
-    opened, values = torch.empty_like(out), torch.empty_like(out)
-    for weight_of, target in ((gate, opened), (up, values)):
-        facts: dict[str, Any] = {"qtype": weight_of.qtype, "n": weight_of.n, "k": weight_of.k}
-        quant_matmul(x, weight_of.blocks, None, target, **facts)
-    swiglu(opened, values, out, limit=limit)
+    (gate_blocks, gate_type), (up_blocks, up_type) = gate, up
+    block = triton.next_power_of_2(rows)
+    kinds = (gate_type, up_type)
+    programs, launch = _swiglu_launch(arch_of(x.device), kinds, n, k, block, limit)
+    launch((programs,), x, norm, eps, gate_blocks, up_blocks, out, rows, x.stride(0))
 
 
 @cache

@@ -56,7 +56,7 @@ def _one_pair(
     results = narrow_products(
         source,
         None,
-        0.0,
+        None,
         weight + expert * N * ROW_BYTES,
         n,
         1,

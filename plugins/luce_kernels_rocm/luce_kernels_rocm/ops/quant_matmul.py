@@ -19,7 +19,7 @@ from luce_core.weights.quant_types import QUANT_TYPES
 from luce_kernels_rocm.arch import Arch, arch_of
 from luce_kernels_rocm.configs import NARROW_ROWS, narrow_config, tiled_config
 from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
-from luce_kernels_rocm.jit.products import narrow_products, row_start
+from luce_kernels_rocm.jit.products import narrow_products, row_scales, row_start
 from luce_kernels_rocm.jit.quants import dequantized, values_of
 from luce_kernels_rocm.launch import Launch
 from luce_kernels_rocm.quant_table import QUANTS
@@ -50,10 +50,11 @@ def _narrow(
     BG: tl.constexpr,
 ):
     n = tl.program_id(0) * BN + tl.arange(0, BN)
+    scales = None if norm is None else row_scales(x, eps, rows, x_stride, K, ROWS)
     results = narrow_products(
         x,
         norm,
-        eps,
+        scales,
         weight,
         n,
         rows,
@@ -76,9 +77,8 @@ def _narrow(
         if bias is not None:
             result += tl.load(bias + n, mask=n < N, other=0.0)
         if residual is not None:
-            result += tl.load(residual + row * residual_stride + n, mask=kept, other=0.0).to(
-                tl.float32
-            )
+            more = tl.load(residual + row * residual_stride + n, mask=kept, other=0.0)
+            result = result.to(out.dtype.element_ty).to(tl.float32) + more.to(tl.float32)
         tl.store(out + row * N + n, result.to(out.dtype.element_ty), mask=kept)
 
 
@@ -127,8 +127,9 @@ def _tiled(
         sums += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
     kept = (m < rows)[:, None] & (n < N)[None, :]
     if residual is not None:
-        more = residual + m.to(tl.int64)[:, None] * residual_stride + n[None, :]
-        sums += tl.load(more, mask=kept, other=0.0).to(tl.float32)
+        place = residual + m.to(tl.int64)[:, None] * residual_stride + n[None, :]
+        more = tl.load(place, mask=kept, other=0.0)
+        sums = sums.to(out.dtype.element_ty).to(tl.float32) + more.to(tl.float32)
     target = out + m.to(tl.int64)[:, None] * N + n[None, :]
     tl.store(target, sums.to(out.dtype.element_ty), mask=kept)
 
@@ -144,10 +145,8 @@ def quant_matmul(
     k: int,
     residual: Tensor | None = None,  # [R, N]
 ) -> None:
-    """`residual` is added before the result is rounded."""
+    """`residual` is added as the op `add` would: to the rounded product."""
     rows = x.shape[0]
-    if rows == 0:
-        return
     if rows <= NARROW_ROWS:
         narrow_matmul(x, weight, bias, out, qtype=qtype, n=n, k=k, residual=residual)
         return
@@ -172,6 +171,8 @@ def narrow_matmul(
 ) -> None:
     """For few rows, which may go through an rms_norm with weight `norm` on their way in."""
     rows = x.shape[0]
+    if rows == 0:
+        return
     block = triton.next_power_of_2(rows)
     programs, launch = _narrow_launch(arch_of(x.device), qtype, n, k, block)
     step = 0 if residual is None else residual.stride(0)
