@@ -174,7 +174,9 @@ def load_model(opened: OpenedModel, plugins: Plugins, progress: Progress) -> Loa
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
         ),
-        sampler=lambda vocab_size: Sampler(slots, vocab_size, device.torch_name),
+        sampler=lambda vocab_size: Sampler(
+            slots, vocab_size, device.torch_name, keep=ops.bind("kept_tokens")
+        ),
         settings=engine_settings(settings, spec),
         progress=progress,
         draft=opened.draft,

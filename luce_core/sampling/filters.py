@@ -65,5 +65,7 @@ def kept_tokens(logits: Tensor, scaled: Tensor, filters: RowFilters) -> Tensor:
         mass = weights.mul_(kept) if filters.any_min_p or filters.any_top_k else weights
         total = mass.sum(1)
         target = (filters.top_p * total).ceil_().long().clamp_(min=1)
-        kept &= head_mask(logits, buckets, mass, torch.minimum(target, total))
+        # A row without top_p keeps all: its total may be rounded down in float64.
+        target = torch.where(filters.top_p < 1.0, torch.minimum(target, total), total)
+        kept &= head_mask(logits, buckets, mass, target)
     return kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,6 +22,10 @@ from luce_core.sampling.rules import SlotRules
 _SPARSE_FRACTION = 6
 # Bounds the scratch memory of a draw (about 50 bytes for each row and token).
 _ROWS_AT_ONCE = 64
+
+
+# The op kept_tokens: (logits, scaled, top_k, top_p, min_p) -> int8 [R, V].
+Keep = Callable[..., Tensor]
 
 
 class DraftNoise(NamedTuple):
@@ -68,13 +72,17 @@ class Sampler:
     equals the token of its row, so speculation changes no text at any temperature.
     """
 
-    def __init__(self, max_slots: int, vocab_size: int, device: str = "cpu") -> None:
+    def __init__(
+        self, max_slots: int, vocab_size: int, device: str = "cpu", *, keep: Keep | None = None
+    ) -> None:
+        """`keep` is the op kept_tokens as a provider does it on the device; None: the core's."""
         self._max_slots = max_slots
         self._vocab_size = vocab_size
         self._device = device
         self._rules: dict[int, SlotRules] = {}
         self._penalties = PenaltyCounts(max_slots, vocab_size, device)
         self._noise = GumbelNoise(vocab_size, device)
+        self._keep = keep
 
     def admit(self, slot_id: int, request: Request) -> None:
         """Take over a request, fresh or preempted: position and counts go on where it stopped."""
@@ -273,9 +281,14 @@ class Sampler:
         """The argmax over the kept tokens; where they are few, noise is made for no others."""
         scaled = self._scale(scores, rows)
         filters = row_filters([row.rules.params for row in rows], self._vocab_size, self._device)
-        kept = kept_tokens(scores, scaled, filters)
+        if self._keep is None:
+            kept = kept_tokens(scores, scaled, filters)
+        else:
+            kept = self._keep(scores, scaled, *filters[:3]).view(torch.bool)
         keys = self._keys(rows)
-        if int(kept.count_nonzero()) * _SPARSE_FRACTION > kept.numel():
+        # On another device counting would wait for it, and noise costs little.
+        dense = kept.device.type != "cpu"
+        if dense or int(kept.count_nonzero()) * _SPARSE_FRACTION > kept.numel():
             noisy = self._noise.rows(keys).add_(scaled)
             return best_tokens(torch.where(kept, noisy, float("-inf")))[1]
         row, token = kept.nonzero(as_tuple=True)

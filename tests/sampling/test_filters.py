@@ -114,6 +114,14 @@ def test_head_is_that_of_a_stable_sort(
     assert set(_kept(logits, [params])[0].nonzero()[:, 0].tolist()) == expected
 
 
+def test_a_row_without_top_p_keeps_all_in_any_company() -> None:
+    """A total above 2^53 units has no exact float64."""
+    logits = torch.zeros(2, VOCAB)
+    logits[0, -1] = -30.0
+    rows = [SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_p=0.5)]
+    assert _kept(logits, rows)[0].all()
+
+
 def test_kept_tokens_do_not_depend_on_the_batch() -> None:
     generator = torch.Generator().manual_seed(6)
     logits = torch.randn(len(PARAMS), 49_152, generator=generator) * 2

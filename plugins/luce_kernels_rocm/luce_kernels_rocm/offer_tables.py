@@ -25,6 +25,7 @@ CORE_OFFERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "embedding_rows": {**_EVERY_ROW_ALIKE, **_BLOCKS},
         "gather_rows": _EVERY_ROW_ALIKE,
         "greedy_token": _EVERY_ROW_ALIKE,
+        "kept_tokens": _EVERY_ROW_ALIKE,
         "kv_write": _EVERY_ROW_ALIKE,
         "paged_attention": {"row_invariant": True, "read_table": read_tiles},
         "quant_matmul": {**_BLOCKS, "read_table": read_tiles},

@@ -1,36 +1,54 @@
-"""The kernel of top_k, top_p and min_p keeps what the core's sampler keeps."""
+"""A sampler that leaves top_k, top_p and min_p to the kernel draws the same tokens."""
 
 from __future__ import annotations
 
 import torch
-from luce_kernels_rocm.ops.kept_tokens import kept_tokens
+from luce_kernels_rocm.interpreter import register_interpreted
+from luce_kernels_rocm.offers import offers
 
-from luce_core.request import SamplingParams
-from luce_core.sampling import filters
+from luce_core.device import Device
+from luce_core.ops.core_ops import core_registry
+from luce_core.request import Request, RequestTimes, SamplingParams
+from luce_core.sampling.sampler import Sampler
 
+VOCAB = 600
 ROWS = (
-    SamplingParams(temperature=1.0, top_k=5),
-    SamplingParams(temperature=0.7, top_p=0.9),
-    SamplingParams(temperature=1.3, min_p=0.05),
-    SamplingParams(temperature=0.9, top_k=40, top_p=0.5, min_p=0.001),
-    SamplingParams(temperature=2.0),
-    SamplingParams(temperature=0.01, top_p=0.999999),
-    SamplingParams(temperature=1.0, top_k=1),
+    SamplingParams(temperature=1.0, top_k=5, seed=1),
+    SamplingParams(temperature=0.7, top_p=0.9, seed=2),
+    SamplingParams(temperature=1.3, min_p=0.05, seed=3),
+    SamplingParams(temperature=2.0, top_k=40, top_p=0.5, min_p=0.001, seed=4),
+    SamplingParams(temperature=1.0, seed=5),
+    SamplingParams(temperature=0.0, seed=6),
+    SamplingParams(temperature=1.0, top_p=0.8, seed=7, presence_penalty=0.5),
 )
 
 
-def test_the_same_tokens_are_kept_as_on_a_cpu() -> None:
+def tokens(sampler: Sampler, steps: int) -> list[list[int]]:
+    """What all slots get, from the same logits each time."""
     generator = torch.Generator().manual_seed(7)
-    # A block and a ragged end; some rows with ties, two kinds of zero, and banned tokens.
-    logits = torch.randn(len(ROWS), 1300, generator=generator) * 4
-    logits[:2] = logits[:2].round()
-    logits[0, 100:120] = -0.0
-    logits[3, 3:1200] = float("-inf")
-    temperature = torch.tensor([row.temperature for row in ROWS])
-    scaled = (logits - logits.amax(1, keepdim=True)) / temperature[:, None]
-    row_filters = filters.row_filters(list(ROWS), logits.shape[1], "cpu")
-    wanted = filters.kept_tokens(logits, scaled, row_filters)
-    got = kept_tokens(logits, scaled, row_filters)
-    assert got.dtype == torch.bool
-    assert torch.equal(got, wanted)
-    assert got.any(1).all()
+    slots = range(len(ROWS))
+    for slot, params in enumerate(ROWS):
+        request = Request(slot, (1,), params, steps, frozenset(), RequestTimes(0.0))
+        sampler.admit(slot, request)
+    found = []
+    for _ in range(steps):
+        # Rounded ones tie.
+        logits = (torch.randn(len(ROWS), VOCAB, generator=generator) * 3).round(decimals=1)
+        chosen = sampler.accept(logits, range(len(ROWS) + 1), slots, [()] * len(ROWS))
+        assert not any(each.error for each in chosen)
+        found.append([each.tokens[0] for each in chosen])
+    return found
+
+
+def test_the_kernel_s_sampler_draws_the_same_tokens() -> None:
+    registry = core_registry()
+    register_interpreted(registry.register_kernel)
+    keep = registry.binder(Device("cpu"), torch.float32).bind("kept_tokens")
+    assert keep.kernel.provider == "luce_kernels_rocm"
+    wanted = tokens(Sampler(len(ROWS), VOCAB), 4)
+    assert tokens(Sampler(len(ROWS), VOCAB, keep=keep), 4) == wanted
+    assert len({tuple(row) for row in wanted}) > 1
+
+
+def test_the_kernel_is_offered_on_gpus() -> None:
+    assert "kept_tokens" in {offer.op for offer in offers()}

@@ -98,7 +98,10 @@ def _rows(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:
     yield case("swiglu", "", {}, (wide, wide), critical=True)
     yield case("swiglu", "limited", {"limit": 10.0}, (wide, wide))
     yield case("gather_rows", "", {}, (wide, positions), critical=True)
-    yield case("greedy_token", "", {}, (torch.empty(4, VOCAB),), critical=True)
+    logits = torch.empty(4, VOCAB)
+    yield case("greedy_token", "", {}, (logits,), critical=True)
+    filters = row_filters([SamplingParams(top_k=20, top_p=0.9)] * 4, VOCAB, "cpu")
+    yield case("kept_tokens", "", {}, (logits, logits, *filters[:3]), critical=True)
     turn = {"rotary_dim": 64, "interleaved": False, "theta": 1e7}
     q = rows(4, 24, HEAD_DIM)
     yield case("rope", "part", turn, (q, positions), critical=True)
@@ -138,14 +141,8 @@ def _products(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:
 
 def _fused(dtype: torch.dtype, short: str, is_first: bool) -> Iterator[AotCase]:
     # They need triton, which the list of cases does not.
-    from luce_kernels_rocm.ops import fused, kept_tokens
+    from luce_kernels_rocm.ops import fused
     from luce_kernels_rocm.ops.quant_matmul import narrow_matmul, quant_matmul
-
-    if is_first:
-        logits = torch.empty(2, VOCAB)
-        filters = row_filters([SamplingParams(top_k=20, top_p=0.9)] * 2, VOCAB, "cpu")
-        run = partial(kept_tokens.kept_tokens, logits, logits, filters)
-        yield AotCase("kept_tokens", run, True)
 
     for rows in (1, 8):
         x = torch.empty(rows, WIDTH, dtype=dtype)

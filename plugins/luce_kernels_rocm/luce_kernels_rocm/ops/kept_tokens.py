@@ -1,50 +1,47 @@
-"""kept_tokens: which tokens of a row may be drawn, by the rules of `luce_core.sampling.filters`.
+"""kept_tokens: which tokens of a row may be drawn.
 
 One program for a row. The head of a ranking ends at a score that is found by its bits, three at a
 time: for each of the seven thresholds within reach, the mass at and above it is summed. Masses are
-whole numbers, so sums do not depend on their order, and nothing waits for the host.
+whole numbers, made of exponentials that torch takes, so the result is the reference's on the same
+device, and nothing waits for the host.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from luce_core.sampling.filters import RowFilters
 from luce_kernels_rocm.configs import RANKED_AT_ONCE, RANKED_WARPS
 from luce_kernels_rocm.jit.ranks import rank_of
 from luce_kernels_rocm.launch import Launch
 
 
 @triton.jit
-def _candidates(logits, scaled, kept, at, least, N: tl.constexpr, FIRST: tl.constexpr):
-    """(rank, weight, whether it is still in) of tokens `at`. The first pass asks the scores, later
-    ones what an earlier pass has kept."""
+def _weight(share):
+    return (share * 17592186044416.0).to(tl.int64)  # 2^44
+
+
+@triton.jit
+def _candidates(logits, shares, kept, at, N: tl.constexpr):
+    """(rank, weight, whether an earlier pass has kept it) of tokens `at`."""
     inside = at < N
     rank = rank_of(tl.load(logits + at, mask=inside, other=-float("inf")).to(tl.float32))
-    score = tl.load(scaled + at, mask=inside, other=-float("inf"))
-    weight = (tl.exp(score) * 17592186044416.0).to(tl.int64)  # 2^44
-    if FIRST:
-        is_in = inside & (weight > 0) & (score >= least)
-    else:
-        is_in = inside & (tl.load(kept + at, mask=inside, other=0) != 0)
+    weight = _weight(tl.load(shares + at, mask=inside, other=0.0))
+    is_in = inside & (tl.load(kept + at, mask=inside, other=0) != 0)
     return rank, weight, is_in
 
 
 @triton.jit
 def _keep_head(
     logits,
-    scaled,
+    shares,
     kept,
-    least,
     target,
     share,
     N: tl.constexpr,
-    FIRST: tl.constexpr,
     BY_MASS: tl.constexpr,
     B: tl.constexpr,
 ):
@@ -53,7 +50,7 @@ def _keep_head(
     total = tl.zeros([B], tl.int64)
     for start in range(0, N, B):
         at = start + tl.arange(0, B)
-        rank, weight, is_in = _candidates(logits, scaled, kept, at, least, N, FIRST)
+        rank, weight, is_in = _candidates(logits, shares, kept, at, N)
         mass = weight if BY_MASS else tl.full([B], 1, tl.int64)
         total += tl.where(is_in, mass, 0)
     whole = tl.sum(total, 0)
@@ -70,7 +67,7 @@ def _keep_head(
         above = tl.zeros([B, 8], tl.int64)
         for start in range(0, N, B):
             at = start + tl.arange(0, B)
-            rank, weight, is_in = _candidates(logits, scaled, kept, at, least, N, FIRST)
+            rank, weight, is_in = _candidates(logits, shares, kept, at, N)
             mass = tl.where(is_in, weight if BY_MASS else tl.full([B], 1, tl.int64), 0)
             above += tl.where(rank[:, None] >= threshold[None, :], mass[:, None], 0)
         reaches = tl.sum(above, 0) >= target
@@ -80,13 +77,13 @@ def _keep_head(
     better = tl.zeros([B], tl.int64)
     for start in range(0, N, B):
         at = start + tl.arange(0, B)
-        rank, weight, is_in = _candidates(logits, scaled, kept, at, least, N, FIRST)
+        rank, weight, is_in = _candidates(logits, shares, kept, at, N)
         mass = tl.where(is_in, weight if BY_MASS else tl.full([B], 1, tl.int64), 0)
         better += tl.where(rank > found, mass, 0)
     walked = tl.sum(better, 0)
     for start in range(0, N, B):
         at = start + tl.arange(0, B)
-        rank, weight, is_in = _candidates(logits, scaled, kept, at, least, N, FIRST)
+        rank, weight, is_in = _candidates(logits, shares, kept, at, N)
         mass = tl.where(is_in, weight if BY_MASS else tl.full([B], 1, tl.int64), 0)
         equal = tl.where(rank == found, mass, 0)
         before = walked + tl.cumsum(equal, 0) - equal
@@ -99,11 +96,13 @@ def _keep_head(
 def _kept_tokens(
     logits,
     scaled,
+    shares,
     top_k,
     top_p,
     log_min_p,
     kept,
     logits_stride,
+    scaled_stride,
     N: tl.constexpr,
     B: tl.constexpr,
 ):
@@ -112,36 +111,37 @@ def _kept_tokens(
     count = tl.load(top_k + row)
     share = tl.load(top_p + row)
     logits += row * logits_stride
-    scaled += row * N
+    scaled += row * scaled_stride
+    shares += row * N
     kept += row * N
-    _keep_head(logits, scaled, kept, least, count, share, N, True, False, B)
-    # What this program's other lanes have stored is read next.
+    for start in range(0, N, B):
+        at = start + tl.arange(0, B)
+        inside = at < N
+        score = tl.load(scaled + at, mask=inside, other=-float("inf"))
+        weight = _weight(tl.load(shares + at, mask=inside, other=0.0))
+        stays = (weight > 0) & (score >= least)
+        tl.store(kept + at, stays.to(tl.int8), mask=inside)
+    # What other lanes of this program have stored is read next.
     tl.debug_barrier()
-    _keep_head(logits, scaled, kept, least, count, share, N, False, True, B)
+    if count < N:
+        _keep_head(logits, shares, kept, count, share, N, False, B)
+        tl.debug_barrier()
+    if share < 1.0:
+        _keep_head(logits, shares, kept, count, share, N, True, B)
 
 
 def kept_tokens(
     logits: Tensor,  # [R, V]
     scaled: Tensor,  # [R, V] float32
-    filters: RowFilters,
-) -> Tensor:  # [R, V] bool
-    """The mask of the core's function of this name; where both exponential functions differ in the
-    last place, a token on the very edge of top_p may be kept by one and not by the other."""
+    top_k: Tensor,  # [R] int64
+    top_p: Tensor,  # [R] float64
+    min_p: Tensor,  # [R] float32
+    out: Tensor,  # [R, V] int8
+) -> None:
     rows, vocab = logits.shape
-    kept = torch.empty(rows, vocab, dtype=torch.int8, device=logits.device)
     launch = _launch(vocab)
-    log_min_p = filters.min_p.log()
-    launch(
-        (rows,),
-        logits,
-        scaled.contiguous(),
-        filters.top_k,
-        filters.top_p,
-        log_min_p,
-        kept,
-        logits.stride(0),
-    )
-    return kept.view(torch.bool)
+    strides = logits.stride(0), scaled.stride(0)
+    launch((rows,), logits, scaled, scaled.exp(), top_k, top_p, min_p.log(), out, *strides)
 
 
 @cache
