@@ -1,10 +1,13 @@
 """The GPUs that kernels are compiled and configured for, by the name that the driver gives.
 
-Sources: wave size, LDS, matrix instructions and registers from LLVM's "User Guide for AMDGPU
-Backend" and AMD's RDNA3, RDNA3.5 and RDNA4 instruction set documents; units and bandwidth from
-AMD's product pages (Radeon AI PRO R9700, Ryzen AI Max+ 395, Radeon RX 7900 XTX). NVIDIA: the CUDA
-C++ Programming Guide's table of compute capabilities; units and bandwidth of A100 80 GB, H100 SXM
-and RTX 5090 from NVIDIA's data sheets.
+Sources: wave size, LDS and compute units of AMD's GPUs from ROCm's "AMD GPU specifications"
+(https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html), matrix instructions and registers
+from LLVM's "User Guide for AMDGPU Backend" (https://llvm.org/docs/AMDGPUUsage.html) and the
+"RDNA4" and "RDNA3" instruction set guides
+(https://docs.amd.com/v/u/en-US/rdna4-instruction-set-architecture). Shared memory of NVIDIA's from
+the CUDA C++ Programming Guide's table of compute capabilities
+(https://docs.nvidia.com/cuda/cuda-c-programming-guide/). Bandwidths, and units of NVIDIA's, stand
+beside the entries with their makers' pages.
 """
 
 from __future__ import annotations
@@ -74,11 +77,17 @@ ARCHES: Mapping[str, Arch] = MappingProxyType(
     {
         arch.name: arch
         for arch in (
+            # Radeon AI PRO R9700 and Ryzen AI Max+ 395: as in roofline/devices.py.
             _amd("gfx1201", units=64, bandwidth=640),
             _amd("gfx1151", units=40, bandwidth=256),
+            # Radeon RX 7900 XTX: https://www.amd.com/en/products/graphics/desktops/radeon/
+            # 7000-series/amd-radeon-rx-7900xtx.html
             _amd("gfx1100", units=96, bandwidth=960),
+            # A100 80 GB SXM: https://www.nvidia.com/en-us/data-center/a100/
             _nvidia("sm_80", lds_kib=163, units=108, bandwidth=2039),
+            # H100 SXM: https://www.nvidia.com/en-us/data-center/h100/
             _nvidia("sm_90", lds_kib=227, units=132, bandwidth=3350),
+            # RTX 5090: https://www.nvidia.com/en-us/geforce/graphics-cards/50-series/rtx-5090/
             _nvidia("sm_120", lds_kib=99, units=170, bandwidth=1792),
         )
     }
