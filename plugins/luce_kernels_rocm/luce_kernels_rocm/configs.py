@@ -217,6 +217,21 @@ def ring_warps(head_dim: int) -> int:
     return 8 if head_dim > 128 else 4
 
 
+@dataclass(frozen=True, slots=True)
+class RingConfig:
+    """Of attention over rings: a row is worked on in `pieces`."""
+
+    warps: int
+    pieces: int = 1
+
+
+def ring_config(arch: Arch, head_dim: int) -> RingConfig:
+    """By the values of a row. RDNA3 keeps operands of matrix instructions twice, and has no
+    registers for all of a wide row."""
+    is_wide = head_dim > 128 and arch.name.startswith("gfx11")
+    return RingConfig(ring_warps(head_dim), pieces=4 if is_wide else 1)
+
+
 # Entries that a program of the indexer scores, and that a picking program looks through at once;
 # and the most scores that are kept at once.
 INDEX_ENTRIES = 64

@@ -15,10 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
-from luce_kernels_rocm.configs import RING_KEYS, ring_warps
-from luce_kernels_rocm.jit.cache_rows import cache_tile
+from luce_kernels_rocm.arch import Arch, arch_of
+from luce_kernels_rocm.configs import RING_KEYS, ring_config
 from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
-from luce_kernels_rocm.jit.online_softmax import taken_in
+from luce_kernels_rocm.jit.online_softmax import entries_taken_in
 from luce_kernels_rocm.jit.segments import segment_of
 from luce_kernels_rocm.jit.softmax_sum import with_sink
 from luce_kernels_rocm.launch import Launch
@@ -51,6 +51,7 @@ def _attend(
     HEADS: tl.constexpr,
     D: tl.constexpr,
     BD: tl.constexpr,
+    PIECES: tl.constexpr,
     M: tl.constexpr,
     KEYS: tl.constexpr,
     RING_TYPE: tl.constexpr,
@@ -64,20 +65,35 @@ def _attend(
     slot = tl.load(slot_ids + segment).to(tl.int64)
     position = tl.load(positions + row)
     d = tl.arange(0, BD)
-    kept = inside[:, None] & (d < D)[None, :]
-    source = q + row.to(tl.int64) * q_stride + head[:, None] * D + d[None, :]
-    queries = tl.load(source, mask=kept, other=0.0).to(COMPUTE)
+    queries = q + row.to(tl.int64) * q_stride + head * D
+    taken = None
+    if PIECES == 1:
+        kept = inside[:, None] & (d < D)[None, :]
+        taken = tl.load(queries[:, None] + d[None, :], mask=kept, other=0.0).to(COMPUTE)
     best = tl.full([M], -float("inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
-    sums = tl.zeros([M, BD], tl.float32)
+    sums = (tl.zeros([M, BD], tl.float32),) * PIECES
     oldest = tl.maximum(0, position - WINDOW + 1)
     for start in range(0, position + 1 - oldest, KEYS):
         seen = oldest + start + tl.arange(0, KEYS)
         is_seen = seen <= position
         place = slot * RING + seen % RING
-        keys = cache_tile(ring, place, is_seen, 0, RING_TYPE, D, BD, COMPUTE)
-        sums, best, total = taken_in(
-            queries, keys, keys, is_seen[None, :], scale, sums, best, total
+        sums, best, total = entries_taken_in(
+            taken,
+            queries,
+            inside,
+            start,
+            ring,
+            place,
+            is_seen,
+            scale,
+            sums,
+            best,
+            total,
+            RING_TYPE,
+            D,
+            BD,
+            COMPUTE,
         )
     if RATIO > 0:
         PER_BLOCK: tl.constexpr = 128 // RATIO
@@ -94,14 +110,30 @@ def _attend(
                 entry = tl.load(chosen, mask=is_seen, other=0.0).to(tl.int32)
             block = tl.load(table + entry // PER_BLOCK, mask=is_seen, other=0).to(tl.int64)
             place = block * PER_BLOCK + entry % PER_BLOCK
-            keys = cache_tile(cache, place, is_seen, 0, CACHE_TYPE, D, BD, COMPUTE)
-            sums, best, total = taken_in(
-                queries, keys, keys, is_seen[None, :], scale, sums, best, total
+            sums, best, total = entries_taken_in(
+                taken,
+                queries,
+                inside,
+                start,
+                cache,
+                place,
+                is_seen,
+                scale,
+                sums,
+                best,
+                total,
+                CACHE_TYPE,
+                D,
+                BD,
+                COMPUTE,
             )
     shrunk, total = with_sink(best, total, sinks, head, inside)
-    result = sums * (shrunk / tl.where(total == 0.0, 1.0, total))[:, None]
-    target = out + (row.to(tl.int64) * HEADS + head)[:, None] * D + d[None, :]
-    tl.store(target, result.to(out.dtype.element_ty), mask=kept)
+    factor = (shrunk / tl.where(total == 0.0, 1.0, total))[:, None]
+    target = out + (row.to(tl.int64) * HEADS + head)[:, None] * D
+    for piece in tl.static_range(PIECES):
+        at = (piece * BD + d)[None, :]
+        result = (sums[piece] * factor).to(out.dtype.element_ty)
+        tl.store(target + at, result, mask=inside[:, None] & (at < D))
 
 
 def window_attention(
@@ -121,6 +153,7 @@ def window_attention(
     picks: Tensor | None = None,  # [T, top_k] float32
 ) -> None:
     launch = _launch(
+        arch_of(q.device),
         heads,
         head_dim,
         window,
@@ -151,6 +184,7 @@ def window_attention(
 
 @cache
 def _launch(
+    arch: Arch,
     heads: int,
     head_dim: int,
     window: int,
@@ -162,16 +196,18 @@ def _launch(
     dtype: torch.dtype,
 ) -> Launch:
     block = triton.next_power_of_2(head_dim)
+    config = ring_config(arch, block)
     return Launch(
         _attend,
-        warps=ring_warps(block),
+        warps=config.warps,
         RING=ring,
         WINDOW=window,
         RATIO=ratio,
         TOP_K=top_k,
         HEADS=heads,
         D=head_dim,
-        BD=block,
+        BD=block // config.pieces,
+        PIECES=config.pieces,
         M=HEADS_AT_ONCE,
         KEYS=RING_KEYS,
         RING_TYPE=RING_TYPES[ring_dtype],
