@@ -71,6 +71,7 @@ def test_what_the_engine_states_of_itself(tiny, plugins) -> None:
         "step_rows": 32,
         "prompt_rows": 4,
         "prefill": "exact",
+        "expert_group_rows": 8,
     }
 
 

@@ -36,7 +36,6 @@ def _groups(records: list[Record], *, overlap: bool) -> list[int]:
     """The number of the barrier interval of each record."""
     numbers: list[int] = []
     group = 0
-    last: Record | None = None
     written: set[Stored] = set()
     caches_read: set[Tensor] = set()
     caches_written: set[Tensor] = set()
@@ -47,13 +46,10 @@ def _groups(records: list[Record], *, overlap: bool) -> list[int]:
             or bool(caches_written & caches)
             or bool(caches_read.intersection(record.written_caches))
         )
-        # What the host does itself is alone.
-        by_host = record.host is not None or (last is not None and last.host is not None)
-        if numbers and (conflict or by_host or not overlap):
+        if numbers and (conflict or not overlap):
             group += 1
             written, caches_read, caches_written = set(), set(), set()
         numbers.append(group)
-        last = record
         written.update(record.writes)
         caches_written.update(record.written_caches)
         caches_read.update(caches)

@@ -22,12 +22,12 @@ ALIKE = OutSpec(Rows.TOKENS, lambda x, *rest: tuple(x.shape))
 
 def on_host(fn: Any, *args: ArgSpec) -> Any:
     return host_op(
-        "reversal", fn, args=args, out=ALIKE, device=torch.device("cpu"), dtype=torch.float32
+        "turning", fn, args=args, out=ALIKE, device=torch.device("cpu"), dtype=torch.float32
     )
 
 
-def reversed_rows(x: Tensor, out: Tensor) -> None:
-    out.copy_(x.flip(0))
+def turned_rows(x: Tensor, out: Tensor) -> None:
+    out.copy_(x.roll(1, 0) * 0.75)
 
 
 def forward_with(ops: Ops, between: Any) -> Any:
@@ -47,10 +47,10 @@ def forward_with(ops: Ops, between: Any) -> Any:
 @pytest.mark.parametrize("lengths", [(1,), (5, 1), (7, 3, 1)])
 def test_a_step_around_the_host_has_the_bits_of_calls_one_by_one(lengths) -> None:
     ops = Ops()
-    recording = recorded(forward_with(ops, on_host(reversed_rows, ROWS)))
+    recording = recorded(forward_with(ops, on_host(turned_rows, ROWS)))
     program = compile_recording(recording)
     assert isinstance(program, PartedProgram)
-    assert program.description == "in 3 parts, with reversal between them"
+    assert program.description == "in 3 parts, with turning between them"
     batch = ops.maker.batch(tuple(Segment(0, length, True) for length in lengths), LAYOUT).batch
     expected = ReferenceProgram(recording)(batch)
     for _ in range(2):
@@ -60,11 +60,11 @@ def test_a_step_around_the_host_has_the_bits_of_calls_one_by_one(lengths) -> Non
 
 def test_a_profile_tells_the_hosts_time() -> None:
     ops = Ops()
-    program = compile_recording(recorded(forward_with(ops, on_host(reversed_rows, ROWS))))
+    program = compile_recording(recorded(forward_with(ops, on_host(turned_rows, ROWS))))
     batch = ops.maker.batch((Segment(0, 3, True),), LAYOUT).batch
     profile = program.profile(batch)
     assert set(profile) == set(program.names) == set(program.work(batch))
-    assert profile["reversal"] > 0
+    assert profile["turning"] > 0
 
 
 def test_a_step_without_the_host_is_one_tape() -> None:
