@@ -1,9 +1,11 @@
-"""On a machine with a GPU: the parity of every kernel, then each op's time over its limit.
+"""On a machine with a GPU: the parity of every kernel, then each op's time, over its limit if the
+roofline knows one.
 
     python benchmarks/gpu_check.py --device hip:0 --limits r9700 --json check.json
 
-`--limits` names the device whose published figures count (r9700, strix-halo, h200). Prints Markdown
-with device, date and versions, for docs/benchmarks/. Exit code 1 if a kernel is wrong.
+Ops of installed plugins count too. `--limits` names the device whose published figures count
+(r9700, strix-halo, h200). Prints Markdown with device, date and versions, for docs/benchmarks/.
+Exit code 1 if a kernel is wrong.
 """
 
 from __future__ import annotations
@@ -19,20 +21,19 @@ from typing import Any
 import orjson
 import torch
 from luce_kernels_rocm.offer_tables import CORE_OFFERS
-from luce_kernels_rocm.offers import register_kernels
 from luce_kernels_rocm.roofline.build import roofline
 from luce_kernels_rocm.roofline.models import STEPS, ModelShape, Product, Step, models_named
 from luce_kernels_rocm.timing import EventClock, Run
 
 from luce_core.device import Device
 from luce_core.errors import LuceError
-from luce_core.load import require_device
+from luce_core.load import build_registry, require_device
 from luce_core.ops.cases import CaseMaker, Segment
-from luce_core.ops.core_ops import core_registry
 from luce_core.ops.device_tools import OpCost, StepCost
 from luce_core.ops.program import Rates
 from luce_core.ops.registry import OpBinder, OpRegistry
-from luce_core.testing.op_parity import check_parity, parity_cases
+from luce_core.plugin_manager import build_plugin_manager
+from luce_core.testing.op_parity import check_parity, parity_call, parity_cases
 
 PROVIDER = "luce_kernels_rocm"
 DTYPE = torch.float16
@@ -57,6 +58,15 @@ class Measured:
     @property
     def over_limit(self) -> float:
         return self.measured_us / self.limit_us
+
+
+@dataclass(frozen=True, slots=True)
+class Slowest:
+    """The case of an op's tests that takes longest."""
+
+    op: str
+    case: str
+    measured_us: float
 
 
 def wrong_kernels(registry: OpRegistry, device: Device, ops: Iterable[str] = ()) -> Iterator[str]:
@@ -89,6 +99,19 @@ def measure(
             seconds = clock(calls.of(cost))
             limit = rates.seconds(cost.least)
             yield Measured(step.model, step.step, cost.op, cost.what, 1e6 * limit, 1e6 * seconds)
+
+
+def slowest_cases(registry: OpRegistry, device: Device, clock: Clock) -> Iterator[Slowest]:
+    """For ops of which `Calls` has no shapes: those of models' plugins."""
+    found: dict[str, Slowest] = {}
+    for parity in parity_cases(registry, device, provider=PROVIDER):
+        op = parity.spec.name
+        if op in CORE_OFFERS or parity.dtype != DTYPE:
+            continue
+        measured_us = 1e6 * clock((parity_call(parity, device),))
+        if op not in found or found[op].measured_us < measured_us:
+            found[op] = Slowest(op, parity.case.name, measured_us)
+    yield from found.values()
 
 
 class Calls:
@@ -180,7 +203,7 @@ class Calls:
         return (lambda: attend(q, case.batch, cache.k, cache.v),)
 
 
-def markdown(title: str, found: Sequence[Measured]) -> str:
+def markdown(title: str, found: Sequence[Measured], slowest: Sequence[Slowest] = ()) -> str:
     lines = [title, ""]
     for model, step in dict.fromkeys((each.model, each.step) for each in found):
         lines += [f"{model}, {step}:", ""]
@@ -192,6 +215,11 @@ def markdown(title: str, found: Sequence[Measured]) -> str:
             for each in found
             if (each.model, each.step) == (model, step)
         ]
+        lines.append("")
+    if slowest:
+        lines += ["Other ops, the slowest case of their tests:", ""]
+        lines += ["| op | case | measured us |", "| --- | --- | --: |"]
+        lines += [f"| {each.op} | {each.case} | {each.measured_us:.3g} |" for each in slowest]
         lines.append("")
     return "\n".join(lines)
 
@@ -212,8 +240,12 @@ def main(words: Sequence[str] | None = None) -> int:
     except LuceError as error:
         print(f"gpu_check: {error}", file=sys.stderr)
         return 2
-    registry = core_registry()
-    register_kernels(registry.register_kernel)
+    plugins = build_plugin_manager()
+    registry = build_registry(plugins)
+    if next(parity_cases(registry, device, provider=PROVIDER), None) is None:
+        problems = "; ".join(f"{each.name}: {each.error}" for each in plugins.failures)
+        print(f"gpu_check: {PROVIDER} has no kernel for {device}. {problems}", file=sys.stderr)
+        return 2
     wrong = list(wrong_kernels(registry, device))
     for line in wrong:
         print(f"wrong: {line}", file=sys.stderr)
@@ -222,17 +254,19 @@ def main(words: Sequence[str] | None = None) -> int:
     binder = registry.binder(device, DTYPE)
     rates = shown.devices[0].rates
     found = list(measure(binder, clock.seconds, shown.steps, rates, models_named(None)))
+    slowest = list(slowest_cases(registry, device, clock.seconds))
     name = torch.cuda.get_device_name(place)
     title = (
         f"{name} against the figures of {shown.devices[0].title}, {date.today()}, torch "
         f"{torch.__version__}; {len(wrong)} parity cases fail."
     )
-    print(markdown(title, found))
+    print(markdown(title, found, slowest))
     if options.json is not None:
         report: dict[str, Any] = {
             "title": title,
             "wrong": wrong,
             "ops": [asdict(each) for each in found],
+            "slowest": [asdict(each) for each in slowest],
         }
         options.json.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
     return 1 if wrong else 0

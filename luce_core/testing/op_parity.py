@@ -80,6 +80,15 @@ def check_parity(parity: ParityCase, device: Device) -> None:
         _compare_parts(f"{parity.id}: another chunking", bound, inputs, inputs.split, got)
 
 
+def parity_call(parity: ParityCase, device: Device) -> Callable[[], object]:
+    """A call of the kernel on its case's data, for clocks; outputs are made anew each time."""
+    spec, kernel, case, dtype = parity
+    facts = {**spec.optional_facts, **case.facts}
+    inputs = case.make(CaseMaker(device.torch_name, dtype))
+    bound = _bind(spec, kernel, facts, inputs, torch.device(device.torch_name), dtype)
+    return lambda: bound(*inputs.args)
+
+
 def make_parity_test(
     registry: OpRegistry, device: Device, *, provider: str | None = None
 ) -> Callable[[ParityCase], None]:

@@ -18,9 +18,11 @@ from luce_kernels_rocm.roofline.devices import device_limits
 from luce_kernels_rocm.roofline.models import STEPS, ModelShape, Product
 
 from luce_core.device import Device
+from luce_core.ops.cases import OpCase, row_inputs
 from luce_core.ops.core_ops import core_registry
 from luce_core.ops.device_tools import StepCost
 from luce_core.ops.kv_layout import KvLayout
+from luce_core.ops.spec import ArgKind, ArgSpec, OpSpec, OutSpec, Rows
 
 SMALL = ModelShape(
     name="small",
@@ -81,6 +83,36 @@ def test_every_op_of_every_step_is_called_and_set_against_its_limit(check: Modul
     text = check.markdown("A GPU, today", found)
     assert text.count("| measured / limit |") == len(STEPS)
     assert f"| {found[0].op} | 64 | {found[0].limit_us:.3g} | 2 |" in text
+
+
+def test_other_ops_are_timed_by_their_slowest_case(check: ModuleType) -> None:
+    def out_shape(x: torch.Tensor) -> tuple[int, ...]:
+        return tuple(x.shape)
+
+    def double(x: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(2 * x)
+
+    def cases() -> Iterator[OpCase]:
+        for rows in (2, 7, 3):
+            yield OpCase(f"{rows} rows", {}, lambda maker, n=rows: row_inputs(maker.normal(n, 4)))
+
+    registry = core_registry()
+    x = ArgSpec("x", ArgKind.ACTIVATION, ("T", "D"), Rows.ANY)
+    out = OutSpec(Rows.ANY, out_shape)
+    registry.register_op(
+        OpSpec(name="double", doc="Twice x.", args=(x,), out=out, reference=double, cases=cases)
+    )
+    registry.register_kernel(
+        "double", double, device="cpu", dtypes=(torch.float16,), provider="luce_kernels_rocm"
+    )
+
+    def clock(runs: Sequence[Any]) -> float:
+        return float(runs[0]().shape[0])  # so many rows, so many seconds
+
+    (slowest,) = check.slowest_cases(registry, CPU, clock)
+    assert slowest == check.Slowest("double", "7 rows", 7e6)
+    text = check.markdown("A GPU, today", (), (slowest,))
+    assert "| double | 7 rows | 7e+06 |" in text
 
 
 def test_a_wrong_kernel_is_named_and_hides_no_other(check: ModuleType) -> None:
