@@ -196,7 +196,11 @@ def _attention_config(
     RDNA3 keeps operands of matrix instructions twice, and has no registers for wide queries."""
     is_heavy = _is_heavy(head_dim, cache_types)
     keys = _FEW_KEYS if is_heavy else 2 * _FEW_KEYS
-    if head_dim < _WIDE_HEAD or not arch.name.startswith("gfx11"):
+    is_rdna3 = arch.name.startswith("gfx11")
+    is_quantised = not QUANTISED_CACHES.isdisjoint(cache_types)
+    if is_rdna3 and is_quantised and _WIDE_HEAD // 2 <= head_dim < _WIDE_HEAD:
+        return AttentionConfig(rows, _FEW_KEYS, warps, pieces=2, reload=True)
+    if head_dim < _WIDE_HEAD or not is_rdna3:
         return AttentionConfig(rows, keys, warps)
     if is_heavy:
         return AttentionConfig(rows, keys, 8, reload=True)
@@ -225,11 +229,12 @@ class RingConfig:
     pieces: int = 1
 
 
-def ring_config(arch: Arch, head_dim: int) -> RingConfig:
+def ring_config(arch: Arch, head_dim: int, cache_type: str) -> RingConfig:
     """By the values of a row. RDNA3 keeps operands of matrix instructions twice, and has no
-    registers for all of a wide row."""
-    is_wide = head_dim > 128 and arch.name.startswith("gfx11")
-    return RingConfig(ring_warps(head_dim), pieces=4 if is_wide else 1)
+    registers for all of a wide row; codes of more pieces than two take more than they save."""
+    if head_dim <= 128 or not arch.name.startswith("gfx11"):
+        return RingConfig(ring_warps(head_dim))
+    return RingConfig(ring_warps(head_dim), pieces=2 if cache_type in QUANTISED_CACHES else 4)
 
 
 # Entries that a program of the indexer scores, and that a picking program looks through at once;

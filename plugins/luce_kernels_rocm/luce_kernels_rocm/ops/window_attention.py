@@ -196,7 +196,7 @@ def _launch(
     dtype: torch.dtype,
 ) -> Launch:
     block = triton.next_power_of_2(head_dim)
-    config = ring_config(arch, block)
+    config = ring_config(arch, block, cache_type)
     return Launch(
         _attend,
         warps=config.warps,
