@@ -230,11 +230,13 @@ class RingConfig:
 
 
 def ring_config(arch: Arch, head_dim: int, cache_type: str) -> RingConfig:
-    """By the values of a row. RDNA3 keeps operands of matrix instructions twice, and has no
-    registers for all of a wide row; codes of more pieces than two take more than they save."""
-    if head_dim <= 128 or not arch.name.startswith("gfx11"):
+    """By the values of a row. AMD's GPUs have no registers for all of a wide row, and RDNA3 keeps
+    operands of matrix instructions twice; codes of more pieces than two take more than they save.
+    """
+    if head_dim <= 128 or arch.backend != "hip":
         return RingConfig(ring_warps(head_dim))
-    return RingConfig(ring_warps(head_dim), pieces=2 if cache_type in QUANTISED_CACHES else 4)
+    is_plain_on_rdna3 = arch.name.startswith("gfx11") and cache_type not in QUANTISED_CACHES
+    return RingConfig(ring_warps(head_dim), pieces=4 if is_plain_on_rdna3 else 2)
 
 
 # Entries that a program of the indexer scores, and that a picking program looks through at once;
