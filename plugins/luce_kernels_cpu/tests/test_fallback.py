@@ -54,8 +54,9 @@ def test_the_plugin_registers_kernels_and_a_recorder() -> None:
     plugins = build_plugin_manager(discover=False, plugins=[luce_kernels_cpu])
     registry = build_registry(plugins)
     assert not registry.failures
-    for op in registry.specs:
-        assert registry.kernels(op)[0].provider == "luce_kernels_cpu"
+    others = {op for op in registry.specs if registry.kernels(op)[0].provider != "luce_kernels_cpu"}
+    # Between steps, for rows that are sampled with filters: torch does it in a few calls.
+    assert others == {"kept_tokens"}
 
 
 def test_a_file_that_is_no_library_is_named(tmp_path) -> None:
