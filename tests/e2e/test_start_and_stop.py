@@ -53,7 +53,7 @@ def endless(server: Any, max_tokens: int = 60_000) -> Iterator[dict[str, Any] | 
 def test_a_signal_drains_a_running_stream_finishes_and_the_exit_code_is_0(serve, tiny_model, ways):
     number, prefix = ways
     server = serve(tiny_model, *OPTIONS, prefix=prefix)
-    events = endless(server, max_tokens=800)
+    events = endless(server, max_tokens=4000)
     server.signal(number)
     server.wait_for(lambda: "draining: 1 requests" in server.screen, "word of draining")
     status, text = server.get("/health")
