@@ -22,7 +22,8 @@ import orjson
 import torch
 from luce_kernels_rocm.offer_tables import CORE_OFFERS
 from luce_kernels_rocm.roofline.build import roofline
-from luce_kernels_rocm.roofline.models import STEPS, ModelShape, Product, Step, models_named
+from luce_kernels_rocm.roofline.models import models_named
+from luce_kernels_rocm.roofline.shapes import STEPS, ModelShape, Product, Step
 from luce_kernels_rocm.timing import EventClock, Run
 
 from luce_core.device import Device

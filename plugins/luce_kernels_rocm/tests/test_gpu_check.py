@@ -15,7 +15,7 @@ from luce_kernels_rocm.arch import arch_named
 from luce_kernels_rocm.interpreter import register_interpreted
 from luce_kernels_rocm.roofline.build import costs_of
 from luce_kernels_rocm.roofline.devices import device_limits
-from luce_kernels_rocm.roofline.models import STEPS, ModelShape, Product
+from luce_kernels_rocm.roofline.shapes import STEPS, ModelShape, Product
 
 from luce_core.device import Device
 from luce_core.ops.cases import OpCase, row_inputs

@@ -24,7 +24,7 @@ from luce_kernels_rocm.ops.rms_norm import rms_norm
 from luce_kernels_rocm.ops.rope import rope
 from luce_kernels_rocm.roofline import delta_rule, least, moved
 from luce_kernels_rocm.roofline.build import roofline
-from luce_kernels_rocm.roofline.models import DeltaShape, Step
+from luce_kernels_rocm.roofline.shapes import DeltaShape, Step
 
 from luce_core.errors import ConfigError
 from luce_core.ops.cases import CaseMaker, Segment

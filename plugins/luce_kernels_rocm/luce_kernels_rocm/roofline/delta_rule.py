@@ -9,8 +9,8 @@ from __future__ import annotations
 from luce_core.ops.program import Work
 from luce_kernels_rocm.configs import DELTA_CHUNK, DELTA_COLUMNS, STATE_COLUMNS
 from luce_kernels_rocm.roofline.least import FLOAT, VALUE
-from luce_kernels_rocm.roofline.models import DeltaShape, Step
 from luce_kernels_rocm.roofline.moved import Moved
+from luce_kernels_rocm.roofline.shapes import DeltaShape, Step
 
 
 def least(delta: DeltaShape, step: Step) -> Work:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from luce_core.ops.kv_layout import KvLayout
 from luce_core.ops.program import Work
 from luce_core.weights.quant_types import QUANT_TYPES
-from luce_kernels_rocm.roofline.models import Step
+from luce_kernels_rocm.roofline.shapes import Step
 
 VALUE = 2
 FLOAT = 4

@@ -1,69 +1,19 @@
 """The layers of the models whose steps are shown.
 
 Qwen3.5-27B: its config's shapes, weights of the types that a Q4_K_M file mixes, in the simple form
-that the down projection and the head are Q6_K and everything else Q4_K. Of the ops
-of its plugin the delta rule is counted, convolutions and gates are not. SmolLM2-135M: the Q4_1
-file, whose tied head is Q8_0.
+that the down projection and the head are Q6_K and everything else Q4_K. Its
+projections of 48 values for the rates of the delta rule are left out. SmolLM2-135M: the Q4_1 file,
+whose tied head is Q8_0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from luce_core.errors import ConfigError
 from luce_core.ops.kv_layout import KvLayout
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """`count` layers x @ weight[n, k]^T; the head reads the logit rows only."""
-
-    name: str
-    count: int
-    qtype: str
-    n: int
-    k: int
-    is_head: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaShape:
-    """`count` layers of the gated delta rule; each value head has a state [key_dim, value_dim]."""
-
-    count: int
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-
-    @property
-    def state_values(self) -> int:
-        """Of a slot and layer."""
-        return self.value_heads * self.key_dim * self.value_dim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShape:
-    """What decides the cost of a step. `norms` are of whole rows, `swiglus` of `ff` values, `adds`
-    residual sums; each of `attentions` layers turns, caches and attends to its heads."""
-
-    name: str
-    width: int
-    vocab: int
-    embedding: str
-    products: tuple[Product, ...]
-    norms: int
-    adds: int
-    swiglus: int
-    ff: int
-    attentions: int
-    heads: int
-    head_norms: bool
-    rotary_dim: int
-    layout: KvLayout
-    delta: DeltaShape | None = None
+from luce_kernels_rocm.roofline.shapes import DeltaShape, ModelShape, Product
 
 
 def _qwen() -> ModelShape:
@@ -91,6 +41,7 @@ def _qwen() -> ModelShape:
         attentions=full,
         heads=24,
         head_norms=True,
+        gated_heads=True,
         rotary_dim=64,
         layout=KvLayout(kv_heads=4, head_dim=256, block_size=16),
         delta=DeltaShape(count=linear, key_heads=16, value_heads=48, key_dim=128, value_dim=128),
@@ -135,25 +86,3 @@ def models_named(name: str | None) -> tuple[ModelShape, ...]:
     if name not in MODELS:
         raise ConfigError(f"unknown model {name!r}: shapes are known of {', '.join(MODELS)}")
     return (MODELS[name],)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """`segments` slots with `rows` new rows each behind `context` tokens, logits on the last."""
-
-    name: str
-    segments: int
-    rows: int
-    context: int
-    prefill: bool
-
-    @property
-    def all_rows(self) -> int:
-        return self.segments * self.rows
-
-
-STEPS = (
-    Step("1 decode row behind 4096 tokens", 1, 1, 4096, False),
-    Step("8 decode rows behind 4096 tokens", 8, 1, 4096, False),
-    Step("a prompt of 512 rows", 1, 512, 0, True),
-)

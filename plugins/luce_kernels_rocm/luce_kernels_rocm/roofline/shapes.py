@@ -1,0 +1,88 @@
+"""What decides the cost of a step: a model's layers, and how many rows of which slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from luce_core.ops.kv_layout import KvLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`segments` slots with `rows` new rows each behind `context` tokens, logits on the last."""
+
+    name: str
+    segments: int
+    rows: int
+    context: int
+    prefill: bool
+
+    @property
+    def all_rows(self) -> int:
+        return self.segments * self.rows
+
+
+STEPS = (
+    Step("1 decode row behind 4096 tokens", 1, 1, 4096, False),
+    Step("8 decode rows behind 4096 tokens", 8, 1, 4096, False),
+    Step("a prompt of 512 rows", 1, 512, 0, True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`count` layers x @ weight[n, k]^T; the head reads the logit rows only."""
+
+    name: str
+    count: int
+    qtype: str
+    n: int
+    k: int
+    is_head: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaShape:
+    """`count` layers of the gated delta rule behind a convolution of `taps` rows; each value head
+    has a state [key_dim, value_dim]."""
+
+    count: int
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int = 4
+
+    @property
+    def channels(self) -> int:
+        """That the convolution before the rule goes over."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def state_values(self) -> int:
+        """Of a slot and layer."""
+        return self.value_heads * self.key_dim * self.value_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What decides the cost of a step. `norms` are of whole rows, `swiglus` of `ff` values, `adds`
+    residual sums; each of `attentions` layers turns, caches and attends to its heads, and
+    with `gated_heads` gates what comes out."""
+
+    name: str
+    width: int
+    vocab: int
+    embedding: str
+    products: tuple[Product, ...]
+    norms: int
+    adds: int
+    swiglus: int
+    ff: int
+    attentions: int
+    heads: int
+    head_norms: bool
+    rotary_dim: int
+    layout: KvLayout
+    gated_heads: bool = False
+    delta: DeltaShape | None = None
