@@ -23,7 +23,7 @@ import torch
 from luce_kernels_rocm.offer_tables import CORE_OFFERS
 from luce_kernels_rocm.roofline.build import roofline
 from luce_kernels_rocm.roofline.models import models_named
-from luce_kernels_rocm.roofline.shapes import STEPS, ModelShape, Product, Step
+from luce_kernels_rocm.roofline.shapes import ModelShape, Product, Step
 from luce_kernels_rocm.timing import EventClock, Run
 
 from luce_core.device import Device
@@ -91,9 +91,10 @@ def measure(
 ) -> Iterator[Measured]:
     """Each core op of the steps of known models, with one call's time and limit."""
     models = {shape.name: shape for shape in known}
-    shapes = {step.name: step for step in STEPS}
     for step in steps:
-        calls = Calls(binder, models[step.model], shapes[step.step])
+        model = models[step.model]
+        (shape,) = (each for each in model.steps if each.name == step.step)
+        calls = Calls(binder, model, shape)
         for cost in step.ops:
             if cost.op not in CORE_OFFERS:
                 continue
@@ -127,7 +128,7 @@ class Calls:
     def of(self, cost: OpCost) -> tuple[Run, ...]:
         """What `cost` is about: several calls on data of their own where weights are large."""
         model, step, maker, bind = self._model, self._step, self._maker, self._binder.bind
-        rows, logits, width = step.all_rows, step.segments, model.width
+        rows, logits, width = step.all_rows, step.all_logits, model.width
         match cost.op:
             case "quant_matmul":
                 (product,) = (each for each in model.products if cost.what.startswith(each.name))
@@ -173,8 +174,7 @@ class Calls:
         return None if number is None else (number, layout.head_dim)
 
     def _products(self, product: Product) -> tuple[Run, ...]:
-        rows = self._step.segments if product.is_head else self._step.all_rows
-        x = self._maker.normal(rows, product.k)
+        x = self._maker.normal(product.rows(self._step), product.k)
         # Every weight is read once in a step; here a few take turns.
         first = self._maker.weight(product.n, product.k, product.qtype)
         turns = max(1, min(MOST_TURNS, product.count, TURNING_BYTES // first.blocks.numel()))

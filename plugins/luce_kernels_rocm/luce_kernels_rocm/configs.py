@@ -211,6 +211,11 @@ def _is_heavy(head_dim: int, cache_types: tuple[str, str]) -> bool:
     return head_dim >= _WIDE_HEAD and not QUANTISED_CACHES.isdisjoint(cache_types)
 
 
+# Rows of a block times the heads of a group that one program of draft attention has: the least that
+# matrix instructions take. And heads of a row that one program of attention over a window has.
+DRAFT_TILE = 16
+WINDOW_HEADS = 16
+
 # Entries of a ring that are read at once: the least that matrix instructions take, as the sums of
 # wide rows need the registers.
 RING_KEYS = 16

@@ -8,13 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from luce_kernels_rocm.aot.cases import blank_weight
 from luce_kernels_rocm.launch import Launch
+from luce_kernels_rocm.ops.candidate_select import candidate_select
 from luce_kernels_rocm.ops.causal_conv1d import causal_conv1d
+from luce_kernels_rocm.ops.draft_attention import draft_attention
+from luce_kernels_rocm.ops.draft_draw import draft_draw
+from luce_kernels_rocm.ops.dynamic_conv import dynamic_conv
 from luce_kernels_rocm.ops.gated_rms_norm import gated_rms_norm
+from luce_kernels_rocm.ops.ring_write import ring_write
 from luce_kernels_rocm.ops.sigmoid_gate import sigmoid_gate
-from luce_kernels_rocm.roofline import qwen_ops
+from luce_kernels_rocm.roofline import draft_ops, qwen_ops
+from luce_kernels_rocm.roofline.models import MODELS
 from luce_kernels_rocm.roofline.moved import Cost
-from luce_kernels_rocm.roofline.shapes import DeltaShape, Step
+from luce_kernels_rocm.roofline.shapes import DeltaShape, DraftShape, Step
 
 from luce_core.batch.packed import PackedBatch
 from luce_core.ops.cases import CaseMaker, Segment
@@ -88,3 +95,64 @@ def test_gates_have_the_programs_that_are_counted(programs: list[int]) -> None:
     cost = qwen_ops.sigmoid_gate(5, 3000)
     check(cost, programs)
     assert cost.least.read_bytes == nbytes(*wide)
+
+
+DRAFT = DraftShape(
+    features=64, window=32, convolutions=1, taps=2, group=16, top_k=16, rank=256, codebook="Q4_K"
+)
+
+
+@pytest.mark.parametrize(("context", "reach"), [(20, 20), (200, 31)])
+def test_draft_attention_has_the_programs_that_are_counted(
+    programs: list[int], context: int, reach: int
+) -> None:
+    """Pairs of row and key counted one by one."""
+    model, step = MODELS["dflash"], Step("", 3, 8, context, False, logits=7)
+    kv, ring = empty(24, 8, 128), empty(4, 64, 8, 128)
+    q, out = empty(24, 32, 128), empty(24, 32, 128)
+    facts: dict[str, Any] = {"heads": 32, "kv_heads": 8, "head_dim": 128, "scale": 1.0}
+    batch = batch_of(step)
+    draft_attention(q, kv, kv, batch, ring, ring, out, window=32, causal=False, **facts)
+    cost = draft_ops.draft_attention(model, 32, step)
+    check(cost, programs)
+    seen = 2 * 3 * reach * nbytes(ring[0, 0])
+    positions = nbytes(torch.empty(24, dtype=torch.int32))
+    assert cost.least.read_bytes == nbytes(q, out, kv, kv) + seen + positions
+    keys = range(context + 8)
+    pairs = sum(abs(context + row - key) < 32 for row in range(8) for key in keys)
+    assert cost.least.float_operations == 3 * pairs * 32 * 128 * 4
+
+
+def test_dynamic_convolutions_have_the_programs_that_are_counted(programs: list[int]) -> None:
+    step = Step("", 3, 8, 40, False)
+    x, delta, base, out = empty(24, 3072), empty(24, 768), torch.empty(2, 2, 3072), empty(24, 3072)
+    dynamic_conv(x, delta, batch_of(step), base, out, side=1, taps=2, group=16)
+    cost = draft_ops.dynamic_conv(3072, DRAFT, step)
+    check(cost, programs)
+    assert cost.least.read_bytes == nbytes(x, delta[:, :384], base[0], out)
+
+
+def test_what_chooses_drafts_has_the_programs_that_are_counted(programs: list[int]) -> None:
+    step, vocab = Step("", 3, 8, 40, False, logits=7), 9000
+    logits, g, out = torch.empty(21, vocab), empty(21, 256), torch.empty(21, dtype=torch.int32)
+    books, slots = blank_weight(vocab, 256, "Q4_K").blocks, torch.empty(4)
+    keys, batch = torch.empty(4, 8, dtype=torch.int64), batch_of(step)
+    kinds = {"predecessor_type": "Q4_K", "successor_type": "Q4_K"}
+    facts: dict[str, Any] = {"top_k": 16, "rank": 256, **kinds}
+    candidate_select(logits, g, batch, slots, keys, books, books, out, **facts)
+    cost = draft_ops.candidate_select(vocab, DRAFT, step)
+    check(cost, programs)
+    assert cost.least.read_bytes == nbytes(logits, g, out) + 21 * 17 * nbytes(books[0])
+    draft_draw(logits, batch, slots, keys, out)
+    cost = draft_ops.draft_draw(21, vocab)
+    check(cost, programs)
+    assert cost.least.read_bytes == nbytes(logits, out)
+
+
+def test_rings_are_written_by_the_programs_that_are_counted(programs: list[int]) -> None:
+    step, kv, ring = Step("", 3, 8, 40, False), empty(24, 9, 128), empty(4, 64, 9, 128)
+    rows = torch.zeros(24, dtype=torch.int32)
+    ring_write(kv, kv, batch_of(step), rows, ring, ring, kv_heads=9, head_dim=128)
+    cost = draft_ops.ring_write(9, 128, 24)
+    check(cost, programs)
+    assert cost.least.read_bytes == 4 * nbytes(kv) + nbytes(rows)

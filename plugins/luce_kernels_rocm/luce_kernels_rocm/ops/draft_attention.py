@@ -13,14 +13,12 @@ import triton.language as tl
 from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
-from luce_kernels_rocm.configs import RING_KEYS, ring_warps
+from luce_kernels_rocm.configs import DRAFT_TILE, RING_KEYS, ring_warps
 from luce_kernels_rocm.jit.cache_rows import cache_tile
 from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
 from luce_kernels_rocm.jit.online_softmax import taken_in
 from luce_kernels_rocm.launch import Launch
 from luce_kernels_rocm.ops.window_attention import RING_TYPES
-
-TILE = 16
 
 
 @triton.jit
@@ -151,7 +149,7 @@ def _launch(
 ) -> tuple[int, Launch]:
     group = triton.next_power_of_2(heads // kv_heads)
     block = triton.next_power_of_2(head_dim)
-    rows = max(1, TILE // group)
+    rows = max(1, DRAFT_TILE // group)
     launch = Launch(
         _draft_attention,
         warps=ring_warps(block),

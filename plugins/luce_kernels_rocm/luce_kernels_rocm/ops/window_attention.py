@@ -16,14 +16,13 @@ from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
 from luce_kernels_rocm.arch import Arch, arch_of
-from luce_kernels_rocm.configs import RING_KEYS, ring_config
+from luce_kernels_rocm.configs import RING_KEYS, WINDOW_HEADS, ring_config
 from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
 from luce_kernels_rocm.jit.online_softmax import entries_taken_in
 from luce_kernels_rocm.jit.segments import segment_of
 from luce_kernels_rocm.jit.softmax_sum import with_sink
 from luce_kernels_rocm.launch import Launch
 
-HEADS_AT_ONCE = 16
 RING_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
@@ -166,7 +165,7 @@ def window_attention(
     )
     where = (batch.positions, batch.cu_seqlens, batch.slot_ids, batch.block_tables)
     launch(
-        (q.shape[0], triton.cdiv(heads, HEADS_AT_ONCE)),
+        (q.shape[0], triton.cdiv(heads, WINDOW_HEADS)),
         q,
         picks,
         *where,
@@ -208,7 +207,7 @@ def _launch(
         D=head_dim,
         BD=block // config.pieces,
         PIECES=config.pieces,
-        M=HEADS_AT_ONCE,
+        M=WINDOW_HEADS,
         KEYS=RING_KEYS,
         RING_TYPE=RING_TYPES[ring_dtype],
         CACHE_TYPE=cache_type,

@@ -1,19 +1,22 @@
 """The layers of the models whose steps are shown.
 
 Qwen3.5-27B: its config's shapes, weights of the types that a Q4_K_M file mixes, in the simple form
-that the down projection and the head are Q6_K and everything else Q4_K. Its
-projections of 48 values for the rates of the delta rule are left out. SmolLM2-135M: the Q4_1 file,
-whose tied head is Q8_0.
+that the down projection and the head are Q6_K and everything else Q4_K. Its projections of 48
+values for the rates of the delta rule are left out. SmolLM2-135M: the Q4_1 file, whose tied head is
+Q8_0. The DFlash2 draft of Qwen3.8-27B: its config's shapes, the same mix of types, and the target's
+embedding and head; a step takes in the features of a whole verified block, then makes the next
+block. The same without what DFlash2 adds shows what a DFlash draft costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from luce_core.errors import ConfigError
 from luce_core.ops.kv_layout import KvLayout
-from luce_kernels_rocm.roofline.shapes import DeltaShape, ModelShape, Product
+from luce_kernels_rocm.roofline.shapes import DeltaShape, DraftShape, ModelShape, Product, Step
 
 
 def _qwen() -> ModelShape:
@@ -74,8 +77,72 @@ def _smollm2() -> ModelShape:
     )
 
 
+_BLOCKS = (
+    Step("1 block of 8 rows", 1, 8, 4096, False, logits=7),
+    Step("8 blocks of 8 rows", 8, 8, 4096, False, logits=7),
+)
+
+
+def _dflash2() -> ModelShape:
+    width, ff, layers, vocab, taps, group, rank = 5120, 17408, 5, 248_320, 2, 16, 256
+    return ModelShape(
+        name="DFlash2 draft of Qwen3.8-27B",
+        width=width,
+        vocab=vocab,
+        embedding="Q4_K",
+        products=(
+            Product("attention q", layers, "Q4_K", 32 * 128, width),
+            Product("k, v of block and features", 4 * layers, "Q4_K", 8 * 128, width),
+            Product("attention out", layers, "Q4_K", width, 32 * 128),
+            Product("gate, up", 2 * layers, "Q4_K", ff, width),
+            Product("down", layers, "Q6_K", width, ff),
+            Product("features", 1, "Q4_K", width, 5 * width),
+            Product("convolutions", 2 * layers, "Q4_K", 2 * taps * width // group, width),
+            Product("selector", 1, "Q4_K", rank, width, beside_head=True),
+            Product("head", 1, "Q6_K", vocab, width, is_head=True),
+        ),
+        norms=2 * layers + 2,
+        adds=2 * layers,
+        swiglus=layers,
+        ff=ff,
+        attentions=layers,
+        heads=32,
+        head_norms=True,
+        rotary_dim=128,
+        layout=KvLayout(kv_heads=8, head_dim=128, block_size=16),
+        draft=DraftShape(
+            window=2048,
+            features=5 * width,
+            convolutions=4 * layers,
+            taps=taps,
+            group=group,
+            top_k=16,
+            rank=rank,
+            codebook="Q4_K",
+        ),
+        steps=_BLOCKS,
+    )
+
+
+def _dflash() -> ModelShape:
+    whole = _dflash2()
+    assert whole.draft is not None
+    of_dflash2 = ("convolutions", "selector")
+    return replace(
+        whole,
+        name="The same draft without convolutions and selector",
+        products=tuple(each for each in whole.products if each.name not in of_dflash2),
+        draft=replace(whole.draft, convolutions=0, top_k=0),
+    )
+
+
 MODELS: Mapping[str, ModelShape] = MappingProxyType(
-    {"qwen3.5-27b": _qwen(), "smollm2-135m": _smollm2()}
+    {
+        "qwen3.5-27b": _qwen(),
+        "smollm2-135m": _smollm2(),
+        "qwen3.8-27b-dflash2": _dflash2(),
+        "dflash": _dflash(),
+    }
 )
 
 

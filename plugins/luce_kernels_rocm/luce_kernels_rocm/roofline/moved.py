@@ -23,6 +23,7 @@ from luce_kernels_rocm.configs import (
     prefill_attention_config,
     tiled_config,
 )
+from luce_kernels_rocm.quant_table import QUANTS
 from luce_kernels_rocm.roofline.least import FLOAT, INDEX, VALUE
 from luce_kernels_rocm.roofline.shapes import Step
 
@@ -77,6 +78,15 @@ def elementwise(rows: int, width: int) -> Moved:
 def gather(rows: int, width: int) -> Moved:
     programs = rows * cut(width, PIECE)
     return Moved(programs, 2 * rows * width * VALUE + programs * INDEX)
+
+
+def embedding(qtype: str, rows: int, k: int, out: int = VALUE) -> Moved:
+    """Programs of each plane read the codes, and their row's token."""
+    quant = QUANTS[qtype]
+    groups = k // (quant.planes * quant.width)
+    programs = rows * cut(groups, PIECE // quant.width) * quant.planes
+    codes = quant.planes * QUANT_TYPES[qtype].row_bytes(k)
+    return Moved(programs, rows * (codes + k * out) + programs * INDEX)
 
 
 def greedy(rows: int, vocab: int) -> Moved:

@@ -9,17 +9,23 @@ from luce_core.ops.kv_layout import KvLayout
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`segments` slots with `rows` new rows each behind `context` tokens, logits on the last."""
+    """`segments` slots with `rows` new rows each behind `context` tokens, logits on the last
+    `logits` of them."""
 
     name: str
     segments: int
     rows: int
     context: int
     prefill: bool
+    logits: int = 1
 
     @property
     def all_rows(self) -> int:
         return self.segments * self.rows
+
+    @property
+    def all_logits(self) -> int:
+        return self.segments * self.logits
 
 
 STEPS = (
@@ -31,7 +37,8 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`count` layers x @ weight[n, k]^T; the head reads the logit rows only."""
+    """`count` layers x @ weight[n, k]^T; the head, and what stands beside it, reads the logit rows
+    only."""
 
     name: str
     count: int
@@ -39,6 +46,10 @@ class Product:
     n: int
     k: int
     is_head: bool = False
+    beside_head: bool = False
+
+    def rows(self, step: Step) -> int:
+        return step.all_logits if self.is_head or self.beside_head else step.all_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +76,23 @@ class DeltaShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DraftShape:
+    """What a draft has beside the layers of a model: `features` of each verified row, rings of
+    which a row sees less than `window` tokens, dynamic convolutions of `taps` rows whose factors
+    change by groups of `group` channels, and, if `top_k` is not 0, a selector among so many best
+    tokens by codebooks of `rank` values."""
+
+    features: int
+    window: int
+    convolutions: int
+    taps: int
+    group: int
+    top_k: int
+    rank: int
+    codebook: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     """What decides the cost of a step. `norms` are of whole rows, `swiglus` of `ff` values, `adds`
     residual sums; each of `attentions` layers turns, caches and attends to its heads, and
@@ -86,3 +114,5 @@ class ModelShape:
     layout: KvLayout
     gated_heads: bool = False
     delta: DeltaShape | None = None
+    draft: DraftShape | None = None
+    steps: tuple[Step, ...] = STEPS
