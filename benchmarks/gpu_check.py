@@ -139,12 +139,11 @@ class Calls:
                 embed = self._binder.embedding(table)
                 return (lambda: embed(tokens),)
             case "rms_norm":
-                heads = self._heads(cost)
-                x = maker.normal(rows, *heads) if heads else maker.normal(rows, width)
+                x = maker.normal(rows, *_sizes(cost))
                 norm = bind("rms_norm", weights=(maker.normal32(x.shape[-1]),), eps=1e-6)
                 return (lambda: norm(x),)
             case "rope":
-                x = maker.normal(rows, *(self._heads(cost) or ()))
+                x = maker.normal(rows, *_sizes(cost))
                 positions = maker.integers(0, 4096, rows)
                 facts = {"rotary_dim": model.rotary_dim, "interleaved": False, "theta": 1e6}
                 turn = bind("rope", **facts)
@@ -152,8 +151,7 @@ class Calls:
             case "kv_write" | "paged_attention":
                 return self._cached(cost.op)
             case "swiglu" | "add":
-                size = model.ff if cost.op == "swiglu" else width
-                a, b = maker.normal(rows, size), maker.normal(rows, size)
+                a, b = maker.normal(rows, *_sizes(cost)), maker.normal(rows, *_sizes(cost))
                 op = bind(cost.op)
                 return (lambda: op(a, b),)
             case "gather_rows":
@@ -165,13 +163,6 @@ class Calls:
                 greedy = bind("greedy_token")
                 return (lambda: greedy(scores),)
         raise LuceError(f"gpu_check does not know how to call {cost.op}")
-
-    def _heads(self, cost: OpCost) -> tuple[int, int] | None:
-        """Of the rows that are cut into heads: `q: 24 x 256`."""
-        kind = cost.what.partition(":")[0]
-        layout = self._model.layout
-        number = {"q": self._model.heads, "k": layout.kv_heads}.get(kind)
-        return None if number is None else (number, layout.head_dim)
 
     def _products(self, product: Product) -> tuple[Run, ...]:
         x = self._maker.normal(product.rows(self._step), product.k)
@@ -202,6 +193,11 @@ class Calls:
         facts = {**layout.facts, "heads": model.heads, "scale": layout.head_dim**-0.5}
         attend = self._binder.bind("paged_attention", **facts)
         return (lambda: attend(q, case.batch, cache.k, cache.v),)
+
+
+def _sizes(cost: OpCost) -> tuple[int, ...]:
+    """Of a row, from what a cost is about: `5120`, `q: 24 x 256`."""
+    return tuple(int(size) for size in cost.what.rpartition(": ")[2].split(" x "))
 
 
 def markdown(title: str, found: Sequence[Measured], slowest: Sequence[Slowest] = ()) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from luce_core.ops.device_tools import OpCost, Roofline, StepCost
-from luce_core.ops.program import Work
 from luce_kernels_rocm.arch import Arch
 from luce_kernels_rocm.roofline import delta_rule, draft_ops, least, moved, qwen_ops
 from luce_kernels_rocm.roofline.devices import device_arch, device_limits
+from luce_kernels_rocm.roofline.entry import entry
+from luce_kernels_rocm.roofline.experts import expert_layers
+from luce_kernels_rocm.roofline.latent import latent_layers
 from luce_kernels_rocm.roofline.models import models_named
-from luce_kernels_rocm.roofline.moved import Moved
 from luce_kernels_rocm.roofline.shapes import DeltaShape, DraftShape, ModelShape, Step
 
 
@@ -30,31 +31,36 @@ def costs_of(model: ModelShape, step: Step, arch: Arch) -> Iterator[OpCost]:
     """Each op of a step, in the order of a forward pass."""
     rows, logits = step.all_rows, step.all_logits
     width, facts = model.width, (model.embedding, rows, model.width)
-    yield _entry("embedding_rows", f"{width}", 1, least.embedding(*facts), moved.embedding(*facts))
-    yield _entry(
+    yield entry("embedding_rows", f"{width}", 1, least.embedding(*facts), moved.embedding(*facts))
+    yield entry(
         "rms_norm", f"{width}", model.norms, least.norm(rows, 1, width), moved.norm(rows, 1, width)
     )
     for each in model.products:
         out = least.FLOAT if each.is_head else least.VALUE
         sizes = (each.qtype, each.n, each.k, each.rows(step), out)
         what = f"{each.name}: {each.qtype} {each.n} x {each.k}"
-        yield _entry(
+        yield entry(
             "quant_matmul", what, each.count, least.product(*sizes), moved.product(arch, *sizes)
         )
-    yield from _attention_layers(model, step, arch)
+    if model.attentions:
+        yield from _attention_layers(model, step, arch)
     if model.delta is not None:
         yield from _delta_layers(model.delta, step)
+    if model.latent is not None:
+        yield from latent_layers(model.latent, width, step, arch)
+    if model.experts is not None:
+        yield from expert_layers(model.experts, width, step, arch)
     gated = least.elementwise(rows, model.ff, operations=5), moved.elementwise(rows, model.ff)
-    yield _entry("swiglu", f"{model.ff}", model.swiglus, *gated)
+    yield entry("swiglu", f"{model.ff}", model.swiglus, *gated)
     added = least.elementwise(rows, width, operations=1), moved.elementwise(rows, width)
-    yield _entry("add", f"{width}", model.adds, *added)
+    yield entry("add", f"{width}", model.adds, *added)
     gathered = least.gather(logits, width), moved.gather(logits, width)
-    yield _entry("gather_rows", f"{width}", 1, *gathered)
+    yield entry("gather_rows", f"{width}", 1, *gathered)
     if model.draft is not None:
         yield from _draft_parts(model, model.draft, step)
         return
     best = least.greedy(logits, model.vocab), moved.greedy(logits, model.vocab)
-    yield _entry("greedy_token", f"{model.vocab}", 1, *best)
+    yield entry("greedy_token", f"{model.vocab}", 1, *best)
 
 
 def _attention_layers(model: ModelShape, step: Step, arch: Arch) -> Iterator[OpCost]:
@@ -66,52 +72,48 @@ def _attention_layers(model: ModelShape, step: Step, arch: Arch) -> Iterator[OpC
         calls = model.attentions * (2 if name == "k" and model.draft is not None else 1)
         if model.head_norms:
             normed = least.norm(*sizes), moved.norm(*sizes)
-            yield _entry("rms_norm", what, calls, *normed)
+            yield entry("rms_norm", what, calls, *normed)
         turned = least.rope(*sizes, model.rotary_dim), moved.rope(*sizes, model.rotary_dim)
-        yield _entry("rope", what, calls, *turned)
+        yield entry("rope", what, calls, *turned)
     if model.draft is not None:
         what = f"{heads} over {kv_heads} x {head_dim}"
         taken = draft_ops.ring_write(kv_heads, head_dim, rows)
-        yield _entry("ring_write", f"{kv_heads} x {head_dim}", model.attentions, *taken)
+        yield entry("ring_write", f"{kv_heads} x {head_dim}", model.attentions, *taken)
         cost = draft_ops.draft_attention(model, model.draft.window, step)
-        yield _entry("draft_attention", what, model.attentions, *cost)
+        yield entry("draft_attention", what, model.attentions, *cost)
         return
     what = f"{kv_heads} x {head_dim}, {layout.k_type}"
     written = least.kv_write(layout, rows), moved.kv_write(layout, rows)
-    yield _entry("kv_write", what, model.attentions, *written)
+    yield entry("kv_write", what, model.attentions, *written)
     attended = least.attention(layout, heads, step), moved.attention(arch, layout, heads, step)
-    yield _entry("paged_attention", f"{heads} over {what}", model.attentions, *attended)
+    yield entry("paged_attention", f"{heads} over {what}", model.attentions, *attended)
     if model.gated_heads:
         opened = qwen_ops.sigmoid_gate(rows, heads * head_dim)
-        yield _entry("sigmoid_gate", f"{heads * head_dim}", model.attentions, *opened)
+        yield entry("sigmoid_gate", f"{heads * head_dim}", model.attentions, *opened)
 
 
 def _delta_layers(delta: DeltaShape, step: Step) -> Iterator[OpCost]:
     what = f"{delta.channels}, {delta.taps} taps"
-    yield _entry("causal_conv1d", what, delta.count, *qwen_ops.causal_conv1d(delta, step))
+    yield entry("causal_conv1d", what, delta.count, *qwen_ops.causal_conv1d(delta, step))
     what = f"{delta.value_heads} x {delta.key_dim} x {delta.value_dim}"
     ruled = delta_rule.least(delta, step), delta_rule.moved(delta, step)
-    yield _entry("gated_delta", what, delta.count, *ruled)
+    yield entry("gated_delta", what, delta.count, *ruled)
     normed = qwen_ops.gated_rms_norm(step.all_rows, delta.value_heads, delta.value_dim)
     what = f"{delta.value_heads} x {delta.value_dim}"
-    yield _entry("gated_rms_norm", what, delta.count, *normed)
+    yield entry("gated_rms_norm", what, delta.count, *normed)
 
 
 def _draft_parts(model: ModelShape, draft: DraftShape, step: Step) -> Iterator[OpCost]:
     taken = (step.all_rows, draft.features)
     what = f"{draft.features}"
-    yield _entry("take_rows", what, 1, least.gather(*taken), moved.gather(*taken))
+    yield entry("take_rows", what, 1, least.gather(*taken), moved.gather(*taken))
     if draft.convolutions:
         what = f"{model.width}, {draft.taps} taps, groups of {draft.group}"
         cost = draft_ops.dynamic_conv(model.width, draft, step)
-        yield _entry("dynamic_conv", what, draft.convolutions, *cost)
+        yield entry("dynamic_conv", what, draft.convolutions, *cost)
     if not draft.top_k:
         drawn = draft_ops.draft_draw(step.all_logits, model.vocab)
-        yield _entry("draft_draw", f"{model.vocab}", 1, *drawn)
+        yield entry("draft_draw", f"{model.vocab}", 1, *drawn)
         return
     what = f"{draft.top_k} of {model.vocab}, rank {draft.rank}"
-    yield _entry("candidate_select", what, 1, *draft_ops.candidate_select(model.vocab, draft, step))
-
-
-def _entry(op: str, what: str, calls: int, work: Work, found: Moved) -> OpCost:
-    return OpCost(op=op, what=what, calls=calls, least=work, moved_bytes=found.nbytes)
+    yield entry("candidate_select", what, 1, *draft_ops.candidate_select(model.vocab, draft, step))

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from luce_core.errors import ConfigError
 from luce_core.ops.kv_layout import KvLayout
+from luce_kernels_rocm.roofline.deepseek import deepseek_v4_flash
 from luce_kernels_rocm.roofline.shapes import DeltaShape, DraftShape, ModelShape, Product, Step
 
 
@@ -142,6 +143,7 @@ MODELS: Mapping[str, ModelShape] = MappingProxyType(
         "smollm2-135m": _smollm2(),
         "qwen3.8-27b-dflash2": _dflash2(),
         "dflash": _dflash(),
+        "deepseek-v4-flash": deepseek_v4_flash(),
     }
 )
 

@@ -92,6 +92,67 @@ class DraftShape:
     codebook: str
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertProduct:
+    """`count` layers of `experts` weights [n, k], of which a row asks for `top_k`; with
+    `own_inputs` a row has an input for each of them."""
+
+    name: str
+    count: int
+    qtype: str
+    n: int
+    k: int
+    experts: int
+    top_k: int
+    own_inputs: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsShape:
+    """A mixture in each of `count` layers; the first `by_token` of them go by a table."""
+
+    count: int
+    by_token: int
+    experts: int
+    top_k: int
+    inner: int
+    products: tuple[ExpertProduct, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """`count` layers with entries for windows of `ratio` tokens, pooled from `series` times
+    head_dim channels: twice where windows overlap."""
+
+    name: str
+    count: int
+    ratio: int
+    series: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentShape:
+    """`count` layers of attention with one vector for key and value, over a window and, by layer,
+    entries; hyper-connections of `streams` around attention and feed-forward. Products of
+    `groups` of heads are those of experts."""
+
+    count: int
+    heads: int
+    head_dim: int
+    rotary_dim: int
+    query_rank: int
+    window: int
+    groups: int
+    group_product: ExpertProduct
+    sparse: Compression
+    dense: Compression
+    indexer: Compression
+    index_heads: int
+    top_k: int
+    streams: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     """What decides the cost of a step. `norms` are of whole rows, `swiglus` of `ff` values, `adds`
@@ -115,4 +176,6 @@ class ModelShape:
     gated_heads: bool = False
     delta: DeltaShape | None = None
     draft: DraftShape | None = None
+    experts: ExpertsShape | None = None
+    latent: LatentShape | None = None
     steps: tuple[Step, ...] = STEPS
