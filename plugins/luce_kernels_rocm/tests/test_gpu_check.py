@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,9 +14,18 @@ import pytest
 import torch
 from luce_kernels_rocm.arch import arch_named
 from luce_kernels_rocm.interpreter import register_interpreted
+from luce_kernels_rocm.offer_tables import CORE_OFFERS
 from luce_kernels_rocm.roofline.build import costs_of
 from luce_kernels_rocm.roofline.devices import device_limits
-from luce_kernels_rocm.roofline.shapes import STEPS, ModelShape, Product
+from luce_kernels_rocm.roofline.shapes import (
+    STEPS,
+    DraftShape,
+    ExpertProduct,
+    ExpertsShape,
+    ModelShape,
+    Product,
+    Step,
+)
 
 from luce_core.device import Device
 from luce_core.ops.cases import OpCase, row_inputs
@@ -83,6 +93,42 @@ def test_every_op_of_every_step_is_called_and_set_against_its_limit(check: Modul
     text = check.markdown("A GPU, today", found)
     assert text.count("| measured / limit |") == len(STEPS)
     assert f"| {found[0].op} | 64 | {found[0].limit_us:.3g} | 2 |" in text
+
+
+def test_of_a_draft_and_of_experts_the_core_ops_are_called(check: ModuleType) -> None:
+    step = Step("blocks", 2, 4, 40, False, logits=3)
+    product = ExpertProduct("down", 1, "Q8_0", 64, 32, 4, 2, own_inputs=True)
+    shape = replace(
+        SMALL,
+        draft=DraftShape(
+            features=64,
+            window=32,
+            convolutions=2,
+            taps=2,
+            group=16,
+            top_k=4,
+            rank=32,
+            codebook="Q8_0",
+        ),
+        experts=ExpertsShape(
+            count=1, by_token=0, experts=4, top_k=2, inner=32, products=(product,)
+        ),
+        steps=(step,),
+    )
+    ops = tuple(costs_of(shape, step, arch_named("gfx1201")))
+    costs = (StepCost(model="small", step="blocks", ops=ops),)
+    binder = core_registry().binder(CPU, torch.float16)
+    rows: list[int] = []
+
+    def clock(runs: Sequence[Any]) -> float:
+        rows.append(runs[0]().shape[0])
+        return 2e-6
+
+    rates = device_limits("r9700").rates
+    found = [each.op for each in check.measure(binder, clock, costs, rates, (shape,))]
+    assert found == [cost.op for cost in ops if cost.op in CORE_OFFERS]
+    assert {"draft_attention", "moe_matmul"} <= {cost.op for cost in ops} - set(found)
+    assert set(rows) == {8, 6}  # all rows, and those with logits
 
 
 def test_other_ops_are_timed_by_their_slowest_case(check: ModuleType) -> None:
