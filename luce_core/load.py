@@ -22,6 +22,7 @@ from luce_core.host_memory import available_bytes, usable_cores
 from luce_core.kv.pool_size import CPU_SHARE, PoolSize, size_pool
 from luce_core.ops.core_ops import core_registry
 from luce_core.ops.devices import activation_dtype, require_device
+from luce_core.ops.kernel import REFERENCE
 from luce_core.ops.registry import EVERY_OP, OpBinder, OpRegistry
 from luce_core.plugin_manager import Plugins, choose_engine
 from luce_core.sampling.sampler import Sampler
@@ -164,6 +165,9 @@ def load_model(opened: OpenedModel, plugins: Plugins, progress: Progress) -> Loa
         table=settings.kernel_table,
     )
     slots = settings.max_concurrency
+    kept_tokens = ops.bind("kept_tokens")
+    # The reference is what the sampler does by itself, with less around it.
+    keep = None if kept_tokens.kernel.provider == REFERENCE else kept_tokens
     context = LoadContext(
         gguf=opened.gguf,
         device=device,
@@ -174,9 +178,7 @@ def load_model(opened: OpenedModel, plugins: Plugins, progress: Progress) -> Loa
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
         ),
-        sampler=lambda vocab_size: Sampler(
-            slots, vocab_size, device.torch_name, keep=ops.bind("kept_tokens")
-        ),
+        sampler=lambda vocab_size: Sampler(slots, vocab_size, device.torch_name, keep=keep),
         settings=engine_settings(settings, spec),
         progress=progress,
         draft=opened.draft,

@@ -8,15 +8,25 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 from luce_kernels_rocm.interpreter import use_interpreter
+from luce_kernels_rocm.launch import Launch
 
 use_interpreter()
 
 Compile = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many programs each launch would have; nothing runs."""
+    found: list[int] = []
+    monkeypatch.setattr(Launch, "__call__", lambda self, grid, *args: found.append(prod(grid)))
+    return found
 
 
 @pytest.fixture(scope="session")

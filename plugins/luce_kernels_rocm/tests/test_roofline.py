@@ -3,7 +3,6 @@ grids of real calls."""
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import orjson
@@ -12,7 +11,6 @@ import torch
 from luce_kernels_rocm import luce_register_device_tools
 from luce_kernels_rocm.aot.cases import blank_weight
 from luce_kernels_rocm.arch import INTERPRETER, arch_named
-from luce_kernels_rocm.launch import Launch
 from luce_kernels_rocm.ops.add import add
 from luce_kernels_rocm.ops.gated_delta import gated_delta
 from luce_kernels_rocm.ops.gather_rows import gather_rows
@@ -34,14 +32,6 @@ from luce_core.roofline_table import roofline_json, roofline_tables
 
 LAYOUT = KvLayout(kv_heads=2, head_dim=64, block_size=16)
 HALF = torch.float16
-
-
-@pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many programs each launch would have; nothing runs."""
-    found: list[int] = []
-    monkeypatch.setattr(Launch, "__call__", lambda self, grid, *args: found.append(prod(grid)))
-    return found
 
 
 def empty(*shape: int) -> torch.Tensor:

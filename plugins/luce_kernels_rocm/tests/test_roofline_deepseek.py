@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from luce_kernels_rocm.arch import INTERPRETER
-from luce_kernels_rocm.launch import Launch
 from luce_kernels_rocm.ops.compress_kv import compress_kv
 from luce_kernels_rocm.ops.group_route import group_route
 from luce_kernels_rocm.ops.hyper_begin import hyper_begin
@@ -43,14 +42,6 @@ STEPS = [
     Step("", 1, 200, 0, True),
     Step("", 2, 70, 2101, True),
 ]
-
-
-@pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many programs each launch would have; nothing runs."""
-    found: list[int] = []
-    monkeypatch.setattr(Launch, "__call__", lambda self, grid, *args: found.append(prod(grid)))
-    return found
 
 
 def empty(*shape: int) -> torch.Tensor:

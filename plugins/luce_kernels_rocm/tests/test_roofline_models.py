@@ -3,13 +3,11 @@ ask for, against the grids of real calls."""
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import pytest
 import torch
 from luce_kernels_rocm.aot.cases import blank_weight
-from luce_kernels_rocm.launch import Launch
 from luce_kernels_rocm.ops.candidate_select import candidate_select
 from luce_kernels_rocm.ops.causal_conv1d import causal_conv1d
 from luce_kernels_rocm.ops.draft_attention import draft_attention
@@ -29,14 +27,6 @@ from luce_core.ops.kv_layout import KvLayout
 
 LAYOUT = KvLayout(kv_heads=2, head_dim=64, block_size=16)
 HALF = torch.float16
-
-
-@pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many programs each launch would have; nothing runs."""
-    found: list[int] = []
-    monkeypatch.setattr(Launch, "__call__", lambda self, grid, *args: found.append(prod(grid)))
-    return found
 
 
 def empty(*shape: int) -> torch.Tensor:
