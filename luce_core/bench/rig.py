@@ -87,10 +87,11 @@ class Rig:
         phases, ops = watch.take()
         record = self._loop.trace.recent[-1]
         phases["plan"] = record.plan_s
-        phases["apply"] = record.deliver_s
         aside = phases.pop("aside", 0.0)
         phases["step"] -= aside
         phases["execute"] = phases.get("execute", 0.0) - aside
+        known = phases["plan"] + phases.get("lower", 0.0) + phases["execute"]
+        phases["apply"] = phases["step"] - known
         return phases, ops
 
     def finish(self, streams: list[TokenStream]) -> None:

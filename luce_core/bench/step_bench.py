@@ -125,18 +125,18 @@ def _waiter(device: Device) -> Callable[[], None]:
 
 
 def _decode(rig: Rig, rows: int, steps: int) -> tuple[Runs, Runs, float]:
-    """`steps` runs of one step each, in which `rows` slots decode, some more for ops, and tokens
-    per step."""
+    """`steps` runs of one step each, in which `rows` slots decode, some more for ops before them,
+    so that no limit is one of longer contexts than were measured, and tokens per step."""
     most = rig.room_for(_UNCOUNTED + steps + _PROFILED)
     streams = [rig.submit(_CONTEXT_TOKENS, max_tokens=most) for _ in range(rows)]
     while not all(stream.request.generated for stream in streams):
         rig.step()
+    profiled = [[rig.step(by_op=True)] for _ in range(_PROFILED)]
     for _ in range(_UNCOUNTED):
         rig.step()
     before = sum(len(stream.request.generated) for stream in streams)
     runs = [[rig.step()] for _ in range(steps)]
     made = sum(len(stream.request.generated) for stream in streams) - before
-    profiled = [[rig.step(by_op=True)] for _ in range(_PROFILED)]
     rig.finish(streams)
     return runs, profiled, made / steps
 
