@@ -10,11 +10,6 @@ namespace lk {
 namespace LK_ISA_NS {
 namespace {
 
-// A unit of work is as wide as a block of the output's int8 form.
-int unit_width(const lk_gate_up_args& a) {
-    return a.quantized.q != nullptr ? a.quantized.block : BLOCK;
-}
-
 // Where the tiles of a unit, of gate and then of up, lie.
 struct Unit {
     int64_t tile;
@@ -32,17 +27,15 @@ Unit unit_at(const lk_weight& weight, int64_t index, int columns) {
             most};
 }
 
-// The tiles of gate, then those of up, into group.out.
-void multiply(const Product (&products)[2], const Unit& unit, bool last, Group<2>& group) {
+// The tiles of gate, then those of up, into group.out; units from `end` on are another worker's.
+void multiply(const lk_gate_up_args& a, const Product (&products)[2], const Unit& unit,
+              int64_t ahead, int64_t end, Group<2>& group) {
     for (int side = 0; side < 2; ++side) {
-        const lk_weight& other = *products[1 - side].weight;
         for (int i = 0; i < unit.tiles; ++i) {
-            const uint8_t* next = products[side].weight->tile(unit.tile + i + 1);
-            if (i + 1 == unit.tiles) {
-                next = side == 0 ? other.tile(unit.tile)
-                                 : last ? nullptr : other.tile(unit.tile + unit.most_tiles);
-            }
-            run_tile(products[side], group.rows[side], unit.tile + i, next,
+            const int64_t at = 2 * unit.tile + side * unit.most_tiles + i;
+            const UnitTile next = unit_tile(a, at + ahead, end);
+            run_tile(products[side], group.rows[side], unit.tile + i,
+                     next.weight == nullptr ? nullptr : next.weight->tile(next.tile),
                      group.out + (side * unit.most_tiles + i) * group.out_stride, group.work);
         }
     }
@@ -89,15 +82,16 @@ void gate_up(const void* record, const lk_batch* batch, lk_worker* worker) {
     const int64_t all = lk_row_count(&a.x, batch);
     if (all == 0) return;
     const Product products[] = {{a.gate.weight, &a.x, &a.gate.xq}, {a.up.weight, &a.x, &a.up.xq}};
-    const int columns = unit_width(a), kept = 2 * columns / LANES;
+    const int columns = unit_columns(a), kept = 2 * columns / LANES;
     const lk_range share = lk_share((a.gate.weight->n + columns - 1) / columns, worker);
     const int64_t step = group_rows(products, kept, 0, all, worker->scratch_bytes);
     for (int64_t first = 0; first < all; first += step) {
         const int64_t count = step < all - first ? step : all - first;
         Group<2> group = begin_group(products, kept, first, count, worker->scratch);
+        const int64_t ahead = tiles_ahead(*a.gate.weight, count);
         for (int64_t index = share.begin; index < share.end; index++) {
             const Unit unit = unit_at(*a.gate.weight, index, columns);
-            multiply(products, unit, index + 1 == share.end, group);
+            multiply(a, products, unit, ahead, share.end, group);
             finish(a, first, int(count), unit, group);
         }
     }

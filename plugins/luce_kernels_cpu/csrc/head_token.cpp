@@ -123,10 +123,11 @@ void head_token(const void* record, const lk_batch* batch, lk_worker* worker) {
         Group<1> group = begin_group(products, 1, first, count, worker->scratch);
         Best* best = reinterpret_cast<Best*>(group.free);
         begin(best, count);
+        const int64_t ahead = tiles_ahead(weight, count);
         for (int64_t tile = tiles.begin; tile < tiles.end; tile++) {
             const int64_t column = tile * LANES, left = weight.n - column;
-            const uint8_t* next = tile + 1 < tiles.end ? weight.tile(tile + 1) : nullptr;
-            run_tile(products[0], group.rows[0], tile, next, group.out, group.work);
+            run_tile(products[0], group.rows[0], tile,
+                     tile_before(weight, tile + ahead, tiles.end), group.out, group.work);
             finish_tile(a, batch, first, count, column, int(left < LANES ? left : LANES),
                         group.out, best);
         }

@@ -45,17 +45,16 @@ static inline Ints dot_group(Ints sum, Bytes w, const int8_t* q) {
     return dot4(sum, w, q);
 }
 
-// The next tile is asked for while this one is multiplied: arithmetic fills the window of pending
+// Bytes between what is multiplied and what is asked for from the second-level cache.
+constexpr int NEAR_BYTES = 2048;
+
+// Later bytes are asked for while these are multiplied: arithmetic fills the window of pending
 // instructions long before the loads in it fill the memory's.
-template <int BYTES>
+template <int BYTES, _mm_hint HINT>
 static inline void fetch_bytes(const uint8_t* at) {
     for (int i = 0; i < BYTES; i += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(at + i), HINT);
     }
-}
-template <class F>
-static inline void fetch_block(const uint8_t* at) {
-    fetch_bytes<block_bytes<F>()>(at);
 }
 
 // Where one block of the activations starts.
@@ -141,7 +140,8 @@ static void int8_rows(const uint8_t* codes, const uint8_t* side, int64_t blocks,
     for (int r = 0; r < M; ++r) sum[r] = f_zero();
 
     for (int64_t block = 0; block < blocks; ++block) {
-        fetch_block<F>(next);
+        fetch_bytes<block_bytes<F>(), _MM_HINT_T1>(next);
+        fetch_bytes<planes_bytes(F::PLANES), _MM_HINT_T0>(codes + NEAR_BYTES);
         next += next_step;
         Bytes w[8];
         F::codes(codes, w);

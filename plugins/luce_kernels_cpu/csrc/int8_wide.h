@@ -159,7 +159,10 @@ static void wide_tile(const lk_weight& weight, int64_t index, const Rows& rows, 
         const int64_t first = blocks * chunk / chunks;
         const int count = int(blocks * (chunk + 1) / chunks - first);
         for (int i = 0; i < count; ++i) {
-            if (rows.next != nullptr) fetch_block<F>(rows.next + (first + i) * block_bytes<F>());
+            if (rows.next != nullptr) {
+                constexpr int BYTES = block_bytes<F>();
+                fetch_bytes<BYTES, _MM_HINT_T0>(rows.next + (first + i) * BYTES);
+            }
             decode<F>(codes, side, first + i, i, tile);
         }
         const int32_t* panel = rows.sums + first * ENTRIES;

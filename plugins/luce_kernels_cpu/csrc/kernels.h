@@ -18,7 +18,7 @@ struct Rows {
     const int32_t* sums;  // what `prepare` wrote; narrow methods: [rows, sums_stride]
     const float* x;
     int64_t q_stride, d_stride, sums_stride, x_stride;
-    const uint8_t* next;  // the tile that will be read after this one, or NULL
+    const uint8_t* next;  // a tile to ask for, see ahead.h, or NULL
     int64_t k;            // values of a row
 };
 

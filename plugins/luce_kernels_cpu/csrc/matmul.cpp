@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "split.h"
 #include "tile_rows.h"
 
 namespace lk {
@@ -30,11 +31,12 @@ void run_tiles(const lk_matmul_args& a, const Product& product, int64_t first_ro
                Group<1>& group, const lk_worker& worker) {
     const lk_weight& weight = *a.weight;
     Rows& rows = group.rows[0];
-    const int64_t last = weight.tiles * (worker.index + 1) / worker.count;
-    for (int64_t tile = weight.tiles * worker.index / worker.count; tile < last; ++tile) {
+    const lk_range share = lk_share(weight.tiles, &worker);
+    const int64_t ahead = tiles_ahead(weight, rows.count);
+    for (int64_t tile = share.begin; tile < share.end; ++tile) {
         const int64_t column = tile * LANES;
         fetch_out(a.out, first_row, rows.count, column);
-        run_tile(product, rows, tile, tile + 1 < last ? weight.tile(tile + 1) : nullptr, group.out,
+        run_tile(product, rows, tile, tile_before(weight, tile + ahead, share.end), group.out,
                  group.work);
         const int64_t left = weight.n - column;
         if (left >= LANES) {

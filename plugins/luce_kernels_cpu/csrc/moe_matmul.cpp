@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "ahead.h"
 #include "formats.h"
 #include "kernels.h"
 
@@ -153,8 +154,12 @@ void run_group(const Group& group, int64_t base, int64_t begin, int64_t end, uin
     rows.sums = sums;
     rows.sums_stride = sums_stride(weight, group.count);
     if (method.prepare != nullptr) method.prepare(rows, weight.blocks(), sums);
+    const int64_t ahead = tiles_ahead(weight, group.count);
+    for (int64_t tile = begin; tile < std::min(begin + ahead, end); ++tile) {
+        fetch_tile(weight, base + tile);
+    }
     for (int64_t tile = begin; tile < end; ++tile) {
-        rows.next = tile + 1 < end ? weight.tile(base + tile + 1) : nullptr;
+        rows.next = tile_before(weight, base + tile + ahead, base + end);
         method.tile(weight, base + tile, rows, out, work);
         const int64_t column = tile * LANES;
         const size_t lanes = size_t(std::min<int64_t>(LANES, a.n - column));

@@ -110,12 +110,13 @@ bool completes(int32_t* arrived, int tiles, int head_tiles) {
 
 void run_share(const Work& work, lk_range tiles, int64_t first, int count, Group<SIDES>& group) {
     int in_head = 0;  // tiles that were done
+    const int64_t ahead = tiles_ahead(*work.products[0].weight, count);
     for (int64_t tile = tiles.begin; tile < tiles.end; tile++) {
         const Side& side = work.side_of(tile);
         const int64_t own = tile - side.first_tile;
         const int index = int(&side - work.sides);
         fetch_out(*side.out, first, count, own * LANES);
-        const uint8_t* next = tile + 1 < tiles.end ? work.data(tile + 1) : nullptr;
+        const uint8_t* next = tile + ahead < tiles.end ? work.data(tile + ahead) : nullptr;
         run_tile(work.products[index], group.rows[index], own, next, group.out, group.work);
         store_tile(side, tile, first, count, group.out);
         in_head++;

@@ -168,7 +168,8 @@ static void super_rows(const uint8_t* codes, const uint8_t* side, int64_t blocks
 #pragma GCC unroll 8
         for (int r = 0; r < M; ++r) scaled[r] = i_zero();
         for (int part = 0; part < PARTS; ++part) {
-            fetch_bytes<PART_BYTES>(next);
+            fetch_bytes<PART_BYTES, _MM_HINT_T1>(next);
+            fetch_bytes<planes_bytes(F::PLANES), _MM_HINT_T0>(codes + NEAR_BYTES);
             next += next_step;
             Bytes w[8];
             F::codes(codes, w);

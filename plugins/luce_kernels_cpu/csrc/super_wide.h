@@ -166,7 +166,7 @@ struct Ahead {
     inline __attribute__((always_inline)) void go_on() {
         if (--wait > 0) return;
         constexpr int PART_BYTES = super_bytes<F>() / PARTS;
-        fetch_bytes<PART_BYTES>(fetched + part * PART_BYTES);
+        fetch_bytes<PART_BYTES, _MM_HINT_T0>(fetched + part * PART_BYTES);
         decode_part<F>(codes, side, part++, *to);
         wait = every;
     }

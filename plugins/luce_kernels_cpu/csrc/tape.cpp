@@ -5,6 +5,7 @@
 #include <new>
 #include <vector>
 
+#include "ahead.h"
 #include "bounds.h"
 #include "error.h"
 #include "luce_kernels.h"
@@ -86,6 +87,9 @@ struct Record {
     lk_kernel kernel;
     const void* args;
     bool barrier;
+    // Of the record that follows, if lk_fetch_ahead knows it.
+    int32_t next_op;
+    const void* next_args;  // or NULL
 };
 
 }  // namespace
@@ -110,6 +114,9 @@ void run_records(void* context, lk_worker* worker) {
     int64_t begun = op_ns != nullptr ? nanoseconds() : 0;
     for (const Record& record : run.tape->records) {
         record.kernel(record.args, run.batch, worker);
+        if (record.next_args != nullptr) {
+            lk_fetch_ahead(record.next_op, record.next_args, run.batch, worker);
+        }
         if (record.barrier) lk_barrier(worker);
         if (op_ns != nullptr) {
             const int64_t now = nanoseconds();
@@ -148,8 +155,14 @@ int32_t lk_tape_add(lk_tape* tape, int32_t op, const void* args, int64_t args_by
     try {
         auto copy = std::make_unique<unsigned char[]>(static_cast<size_t>(args_bytes));
         std::memcpy(copy.get(), args, static_cast<size_t>(args_bytes));
-        tape->records.push_back({kOps[op].kernel, copy.get(), barrier != 0});
+        const void* kept = copy.get();
         tape->arguments.push_back(std::move(copy));
+        tape->records.push_back({kOps[op].kernel, kept, barrier != 0, 0, nullptr});
+        if (lk_fetches_ahead(op) && tape->records.size() > 1) {
+            Record& before = tape->records[tape->records.size() - 2];
+            before.next_op = op;
+            before.next_args = kept;
+        }
     } catch (const std::bad_alloc&) {
         return lk_fail("no memory for record %zu of a tape", tape->records.size());
     }

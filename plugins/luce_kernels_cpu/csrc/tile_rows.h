@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "ahead.h"
 #include "formats.h"
 #include "kernels.h"
 
@@ -134,7 +135,7 @@ static inline Group<N> begin_group(const Product (&products)[N], int tiles, int6
     return group;
 }
 
-// One tile of a group's rows into out [rows][16]. `next` is the tile that will be read after it.
+// One tile of a group's rows into out [rows][16]. `next` is a tile to ask for, see ahead.h.
 static inline void run_tile(const Product& product, Rows& rows, int64_t tile, const uint8_t* next,
                             float* out, uint8_t* work) {
     rows.next = next;
