@@ -34,10 +34,11 @@ from luce_core.settings import Settings
 if TYPE_CHECKING:
     from luce_core.bench.step_options import StepSettings
 
-# Decode rows are measured behind prompts of this length, after steps that are not counted. Ops have
-# steps of their own, since to ask for their times makes a step longer.
+# Decode rows are measured behind prompts of this length, after steps that are not counted: cores
+# may be slower for some milliseconds after the products of a prompt. Ops have steps of their own,
+# since to ask for their times makes a step longer.
 _CONTEXT_TOKENS = 64
-_UNCOUNTED = 3
+_UNCOUNTED = 16
 _PROFILED = 8
 _PREFILLS = 3
 
@@ -131,9 +132,9 @@ def _decode(rig: Rig, rows: int, steps: int) -> tuple[Runs, Runs, float]:
     streams = [rig.submit(_CONTEXT_TOKENS, max_tokens=most) for _ in range(rows)]
     while not all(stream.request.generated for stream in streams):
         rig.step()
-    profiled = [[rig.step(by_op=True)] for _ in range(_PROFILED)]
     for _ in range(_UNCOUNTED):
         rig.step()
+    profiled = [[rig.step(by_op=True)] for _ in range(_PROFILED)]
     before = sum(len(stream.request.generated) for stream in streams)
     runs = [[rig.step()] for _ in range(steps)]
     made = sum(len(stream.request.generated) for stream in streams) - before

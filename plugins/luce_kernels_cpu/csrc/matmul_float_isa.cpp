@@ -32,7 +32,7 @@ struct Sums {
 template <int BYTES>
 inline void fetch_run(const uint8_t* at) {
     for (int i = 0; i < BYTES; i += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T1);
     }
 }
 
