@@ -19,7 +19,7 @@ _LONG_BYTES = 256 << 10
 # While others are answered, a body gets a small part of a core. A quarter of a megabyte costs a
 # millisecond or two to take in, client and kernel included; what reading costs depends on the text,
 # so the thread rests so many times as long as it has worked.
-_ARRIVAL_REST_S = 0.064
+_ARRIVAL_REST_S = 0.096
 _RESTS = 20
 
 

@@ -39,11 +39,12 @@ class alignas(64) Arrival {
         if (sleepers_.load(std::memory_order_seq_cst) > 0) futex(FUTEX_WAKE_PRIVATE, INT_MAX);
     }
 
-    // Spins for `spin`, then sleeps; roused, spins for `again` before it sleeps again. How long it took if it was longer than `spin`, else 0: who
-    // meets whom in time is not timed. `resumed` is called when the thread had given up its core.
+    // Spins for `spin`, then sleeps; roused, spins as long before it sleeps again. How long it took
+    // if it was longer than `spin`, else 0: who meets whom in time is not timed. `resumed` is called
+    // when the thread had given up its core.
     template <typename Resumed>
     std::chrono::nanoseconds wait_for(uint32_t target, std::chrono::nanoseconds spin,
-                                      std::chrono::nanoseconds again, Resumed resumed) {
+                                      Resumed resumed) {
         if (spun_to(target, spin, resumed)) return std::chrono::nanoseconds(0);
         const Clock::time_point slept = Clock::now();
         do {
@@ -51,7 +52,7 @@ class alignas(64) Arrival {
             const uint32_t seen = value_.load(std::memory_order_seq_cst);
             if (!is_past(seen, target)) futex(FUTEX_WAIT_PRIVATE, seen);
             sleepers_.fetch_sub(1, std::memory_order_relaxed);
-        } while (!spun_to(target, again, resumed));
+        } while (!spun_to(target, spin, resumed));
         resumed();
         return Clock::now() - slept + spin;
     }

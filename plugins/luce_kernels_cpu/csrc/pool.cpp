@@ -31,11 +31,6 @@ using lk::Arrival;
 using lk::Clock;
 
 constexpr int64_t kScratchAlign = 64;
-// Inside a region a wait is for something: longer than it takes to wake another worker up, which
-// is 25 to 150 us on virtual cores.
-constexpr int kBarrierSpins = 10;
-// Between a word that a region follows and the region: packing a step.
-constexpr int kRousedSpins = 5;
 constexpr int32_t kMostThreads = 1024;
 
 struct AlignedFree {
@@ -54,7 +49,6 @@ struct lk_pool {
     lk_pool(int32_t count, std::chrono::nanoseconds spin_time, int64_t scratch_bytes)
         : threads(count),
           spin(spin_time),
-          barrier_spin(spin_time * kBarrierSpins),
           owner(getpid()),
           crew(count),
           starts(count),
@@ -89,7 +83,7 @@ struct lk_pool {
 
     void serve(lk_worker* worker) {
         for (uint32_t regions = 1;; ++regions) {
-            starts[worker->index].wait_for(regions, spin, spin * kRousedSpins, [] {});
+            starts[worker->index].wait_for(regions, spin, [] {});
             if (stopping.load(std::memory_order_relaxed)) return;
             keep_apart(worker->index, worker->count);
             region(context, worker);
@@ -151,14 +145,13 @@ struct lk_pool {
         std::chrono::nanoseconds waited(0);
         const uint32_t target = arrivals[index].advance();
         for (int32_t other = 0; other < count; ++other) {
-            if (other != index) waited += arrivals[other].wait_for(target, barrier_spin, barrier_spin, apart);
+            if (other != index) waited += arrivals[other].wait_for(target, spin, apart);
         }
         if (index == 0) slept += waited;
     }
 
     const int32_t threads;
-    const std::chrono::nanoseconds spin;          // between regions
-    const std::chrono::nanoseconds barrier_spin;
+    const std::chrono::nanoseconds spin;
     const pid_t owner;
     std::mutex one_region;
     lk_region region = nullptr;

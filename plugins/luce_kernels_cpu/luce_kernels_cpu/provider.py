@@ -16,8 +16,9 @@ from luce_kernels_cpu import structs
 from luce_kernels_cpu.library import last_error, native
 from luce_kernels_cpu.structs import Op
 
-# A worker that waits longer between two steps sleeps: others need the core.
-SPIN_US = 50
+# A worker that waits longer sleeps: others need the core. Most steps follow sooner, and to wake a
+# sleeper takes 25 to 150 us on virtual cores, of which the caller loses 50.
+SPIN_US = 500
 SCRATCH_BYTES = 4 << 20
 
 
