@@ -58,11 +58,20 @@ class Rates(NamedTuple):
 
     def seconds(self, work: Work) -> float:
         """The limit of a call: reading and computing go on at once, so the longer of them."""
-        computing = (
+        return max(self._reading(work), self._computing(work))
+
+    def seconds_in_turn(self, work: Work) -> float:
+        """What a call takes that reads first, and then computes."""
+        return self._reading(work) + self._computing(work)
+
+    def _reading(self, work: Work) -> float:
+        return work.read_bytes / self.read_bytes
+
+    def _computing(self, work: Work) -> float:
+        return (
             work.int8_operations / self.int8_operations
             + work.float_operations / self.float_operations
         )
-        return max(work.read_bytes / self.read_bytes, computing)
 
 
 @runtime_checkable
