@@ -25,6 +25,7 @@ from luce_kernels_rocm.roofline.build import roofline
 from luce_kernels_rocm.roofline.models import models_named
 from luce_kernels_rocm.roofline.shapes import ModelShape, Product, Step
 from luce_kernels_rocm.timing import EventClock, Run
+from torch import Tensor
 
 from luce_core.device import Device
 from luce_core.errors import LuceError
@@ -34,10 +35,14 @@ from luce_core.ops.device_tools import OpCost, StepCost
 from luce_core.ops.program import Rates
 from luce_core.ops.registry import OpBinder, OpRegistry
 from luce_core.plugin_manager import build_plugin_manager
+from luce_core.request import SamplingParams
+from luce_core.sampling.filters import row_filters
 from luce_core.testing.op_parity import check_parity, parity_call, parity_cases
 
 PROVIDER = "luce_kernels_rocm"
 DTYPE = torch.float16
+# Rows that all filters of the sampler go over.
+FILTERED = SamplingParams(temperature=1.0, top_k=40, top_p=0.9, min_p=0.01)
 # Weights of so many bytes take turns, so that no cache holds them.
 TURNING_BYTES = 512 << 20
 MOST_TURNS = 64
@@ -162,6 +167,8 @@ class Calls:
                 scores = maker.normal32(logits, model.vocab).to(self._binder.device)
                 greedy = bind("greedy_token")
                 return (lambda: greedy(scores),)
+            case "kept_tokens":
+                return self._filtered(maker.normal32(logits, model.vocab).to(self._binder.device))
         raise LuceError(f"gpu_check does not know how to call {cost.op}")
 
     def _products(self, product: Product) -> tuple[Run, ...]:
@@ -178,6 +185,13 @@ class Calls:
             return lambda: linear(x)
 
         return tuple(call() for _ in range(turns))
+
+    def _filtered(self, scores: Tensor) -> tuple[Run, ...]:
+        rows, vocab = scores.shape
+        filters = row_filters([FILTERED] * rows, vocab, str(scores.device))
+        scaled = scores - scores.amax(1, keepdim=True)
+        keep = self._binder.bind("kept_tokens")
+        return (lambda: keep(scores, scaled, *filters[:3]),)
 
     def _cached(self, op: str) -> tuple[Run, ...]:
         model, step, maker = self._model, self._step, self._maker

@@ -14,6 +14,7 @@ from importlib import import_module
 import torch
 
 from luce_core.errors import ConfigError
+from luce_kernels_rocm.interpreter_savings import save
 from luce_kernels_rocm.offers import register_kernels
 
 DTYPES = (torch.float32, torch.float16)
@@ -36,6 +37,7 @@ def use_interpreter() -> None:
         if name.partition(".")[0] == "triton" and not name.startswith("triton._C"):
             del sys.modules[name]
     import_module("triton")
+    save(import_module("triton.runtime.interpreter"))
 
 
 def register_interpreted(register: Callable[..., None]) -> None:

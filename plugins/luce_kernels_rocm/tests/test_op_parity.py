@@ -44,6 +44,19 @@ LONG = frozenset(
         ("sparse_attention", "real head"),
     }
 )
+# Op and case that differ from another case of the default run in a count alone, or read a cache by
+# the function that another one of the same type does.
+REPEATED = frozenset(
+    {
+        ("index_topk", "f32"),  # few of many
+        ("sparse_attention", "f32"),  # long
+        ("window_attention", "bf16"),  # sparse_attention's
+        ("window_write", "float16 143x512"),  # 16x64, and float32 143x512
+        ("window_write", "bfloat16 143x512"),
+        ("paged_attention", "cache f32"),  # mixed step
+        ("paged_attention", "cache f16"),  # verify only and long prompt
+    }
+)
 # Core ops that in float32 only repeat what float16 shows, or take the interpreter long.
 FLOAT16_IS_ENOUGH = frozenset(
     {"add", "embedding_rows", "gather_rows", "kv_write", "paged_attention"}
@@ -65,6 +78,8 @@ register_interpreted(_registry.register_kernel)
 
 def is_slow(parity: ParityCase) -> bool:
     op, case = parity.spec.name, parity.case
+    if (op, case.name) in REPEATED:
+        return True
     if op not in MODEL_OFFERS:
         return parity.dtype is torch.float32 and op in FLOAT16_IS_ENOUGH
     if parity.kernel.provider != "luce_kernels_rocm" and case.name != "decode only":

@@ -11,16 +11,18 @@ import torch
 from luce_kernels_rocm import luce_register_device_tools
 from luce_kernels_rocm.aot.cases import blank_weight
 from luce_kernels_rocm.arch import INTERPRETER, arch_named
+from luce_kernels_rocm.offers import offers
 from luce_kernels_rocm.ops.add import add
 from luce_kernels_rocm.ops.gated_delta import gated_delta
 from luce_kernels_rocm.ops.gather_rows import gather_rows
 from luce_kernels_rocm.ops.greedy_token import greedy_token
+from luce_kernels_rocm.ops.kept_tokens import kept_tokens
 from luce_kernels_rocm.ops.kv_write import kv_write
 from luce_kernels_rocm.ops.paged_attention import paged_attention
 from luce_kernels_rocm.ops.quant_matmul import quant_matmul
 from luce_kernels_rocm.ops.rms_norm import rms_norm
 from luce_kernels_rocm.ops.rope import rope
-from luce_kernels_rocm.roofline import delta_rule, least, moved
+from luce_kernels_rocm.roofline import delta_rule, least, moved, sampler_ops
 from luce_kernels_rocm.roofline.build import roofline
 from luce_kernels_rocm.roofline.shapes import DeltaShape, Step
 
@@ -36,6 +38,10 @@ HALF = torch.float16
 
 def empty(*shape: int) -> torch.Tensor:
     return torch.empty(*shape, dtype=HALF)
+
+
+def nbytes(*tensors: torch.Tensor) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 9, 200])
@@ -64,7 +70,14 @@ def test_attention_has_the_programs_that_are_counted(
 
 @pytest.mark.parametrize(
     ("segments", "rows", "context", "prefill"),
-    [(3, 1, 40, False), (1, 200, 0, True), (2, 70, 10, True), (2, 17, 4, True), (1, 9, 0, True)],
+    [
+        (3, 1, 40, False),
+        (2, 5, 40, False),
+        (1, 200, 0, True),
+        (2, 70, 10, True),
+        (2, 17, 4, True),
+        (1, 9, 0, True),
+    ],
 )
 def test_the_delta_rule_has_the_programs_that_are_counted(
     programs: list[int], segments: int, rows: int, context: int, prefill: bool
@@ -80,6 +93,12 @@ def test_the_delta_rule_has_the_programs_that_are_counted(
     step = Step("", segments, rows, context, prefill)
     assert sum(programs) == delta_rule.moved(shape, step).programs
     assert delta_rule.moved(shape, step).nbytes >= delta_rule.least(shape, step).read_bytes
+    if step.is_verify:
+        states, *of_rows = (each[:2] for each in caches[:4])
+        logged = sum(nbytes(log[:, :rows]) for log in of_rows)
+        values = nbytes(*args[:3], empty(count, 80))
+        read = delta_rule.least(shape, step).read_bytes
+        assert read == nbytes(states) + logged + values
 
 
 def test_ops_of_rows_have_the_programs_that_are_counted(programs: list[int]) -> None:
@@ -104,11 +123,20 @@ def test_ops_of_rows_have_the_programs_that_are_counted(programs: list[int]) -> 
     assert sum(programs) == moved.greedy(5, 9000).programs
 
 
+def test_filters_of_a_sampler_have_the_programs_that_are_counted(programs: list[int]) -> None:
+    logits, flags = torch.empty(5, 9000), torch.empty(5, 9000, dtype=torch.int8)
+    counts = torch.empty(5, dtype=torch.int64)
+    shares, ends = torch.empty(5, dtype=torch.float64), torch.empty(5)
+    kept_tokens(logits, logits, counts, shares, ends, flags)
+    cost = sampler_ops.kept_tokens(5, 9000)
+    assert sum(programs) == cost.moved.programs
+    assert cost.least.read_bytes == nbytes(logits, logits, counts, shares, ends, flags)
+
+
 def test_a_product_must_read_its_weight_and_rows_once() -> None:
     weight, x, out = blank_weight(64, 256, "Q6_K"), empty(3, 256), empty(3, 64)
-    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in (weight.blocks, x, out))
     work = least.product("Q6_K", 64, 256, 3)
-    assert work.read_bytes == nbytes
+    assert work.read_bytes == nbytes(weight.blocks, x, out)
     assert work.float_operations == 2 * 3 * 64 * 256
 
 
@@ -135,10 +163,14 @@ def test_what_is_read_again_grows_with_the_tiles() -> None:
     assert small.nbytes == weight + small.programs * 8 * 512 * 2 + 8 * 640 * 2
 
 
+def test_every_op_with_a_kernel_is_in_a_step_of_some_model() -> None:
+    shown = roofline(("h200",), None)
+    ops = {cost.op for step in shown.steps for cost in step.ops}
+    assert ops == {offer.op for offer in offers()}
+
+
 def test_no_program_moves_less_than_the_least() -> None:
     shown = roofline(("r9700", "strix-halo", "h200"), None)
-    ops = {cost.op for step in shown.steps for cost in step.ops}
-    assert {"quant_matmul", "paged_attention", "kv_write", "greedy_token"} <= ops
     for step in shown.steps:
         for cost in step.ops:
             assert cost.moved_bytes is not None

@@ -8,15 +8,20 @@ from typing import Any
 import pytest
 import torch
 from luce_kernels_rocm.aot.cases import blank_weight
+from luce_kernels_rocm.ops.affine import affine
 from luce_kernels_rocm.ops.candidate_select import candidate_select
 from luce_kernels_rocm.ops.causal_conv1d import causal_conv1d
+from luce_kernels_rocm.ops.conv_replay import conv_replay
 from luce_kernels_rocm.ops.draft_attention import draft_attention
 from luce_kernels_rocm.ops.draft_draw import draft_draw
 from luce_kernels_rocm.ops.dynamic_conv import dynamic_conv
+from luce_kernels_rocm.ops.gated_delta_replay import gated_delta_replay
 from luce_kernels_rocm.ops.gated_rms_norm import gated_rms_norm
+from luce_kernels_rocm.ops.moe_scale import moe_scale
+from luce_kernels_rocm.ops.put_rows import put_rows
 from luce_kernels_rocm.ops.ring_write import ring_write
 from luce_kernels_rocm.ops.sigmoid_gate import sigmoid_gate
-from luce_kernels_rocm.roofline import draft_ops, qwen_ops
+from luce_kernels_rocm.roofline import draft_ops, least, moved, qwen_ops, replay_ops, scale_ops
 from luce_kernels_rocm.roofline.models import MODELS
 from luce_kernels_rocm.roofline.moved import Cost
 from luce_kernels_rocm.roofline.shapes import DeltaShape, DraftShape, Step
@@ -51,6 +56,7 @@ def check(cost: Cost, programs: list[int]) -> None:
 
 STEPS = [
     Step("", 3, 1, 40, False),
+    Step("", 2, 5, 40, False),
     Step("", 1, 200, 0, True),
     Step("", 2, 70, 10, True),
     Step("", 2, 2, 4, True),
@@ -71,7 +77,53 @@ def test_convolutions_have_the_programs_that_are_counted(programs: list[int], st
     causal_conv1d(x, batch_of(step), state, log, weight, out, **facts)
     cost = qwen_ops.causal_conv1d(shape, step)
     check(cost, programs)
-    assert cost.least.read_bytes == nbytes(x, state, state, weight, out)
+    kept = log[:, : step.rows] if step.is_verify else state
+    assert cost.least.read_bytes == nbytes(x, state, kept, weight, out)
+
+
+def test_replays_have_the_programs_that_are_counted(programs: list[int]) -> None:
+    shape = DeltaShape(count=1, key_heads=2, value_heads=5, key_dim=64, value_dim=40, taps=3)
+    step, width = Step("", 2, 5, 40, False), shape.channels
+    batch, accepted = batch_of(step), torch.empty(3, dtype=torch.int32)
+    state, log = torch.empty(3, 2, width), torch.empty(3, 8, width)
+    conv_replay(batch, accepted, log, state, channels=width, kernel=3)
+    cost = replay_ops.conv_replay(shape, step)
+    check(cost, programs)
+    # All of what is kept comes from the log.
+    assert cost.least.read_bytes == nbytes(state[:2], log[:2, :2], accepted[:2])
+    state = torch.empty(3, 5, 64, 40)
+    logs = (torch.empty(3, 8, 2, 64), torch.empty(3, 8, 5, 40), torch.empty(3, 8, 5))
+    sizes: dict[str, Any] = {"key_heads": 2, "value_heads": 5, "key_dim": 64, "value_dim": 40}
+    gated_delta_replay(batch, accepted, *logs, state, **sizes)
+    cost = replay_ops.gated_delta_replay(shape, step)
+    check(cost, programs)
+    logged = nbytes(*(each[:2, :5] for each in logs))
+    assert cost.least.read_bytes == 2 * nbytes(state[:2]) + logged + nbytes(accepted[:2])
+    assert cost.least.float_operations == 2 * 5 * 3 * state[0].numel()
+
+
+def test_scales_have_the_programs_that_are_counted(programs: list[int]) -> None:
+    x, scale, out = empty(5, 3000), torch.empty(1), empty(5, 3000)
+    affine(x, scale, None, out)
+    cost = scale_ops.affine(5, 3000)
+    check(cost, programs)
+    assert cost.least.read_bytes == nbytes(x, scale, out)
+    for experts, asked in ((20, 15), (9, 9)):
+        scales, route = torch.empty(experts), torch.zeros(5, 2, 3)
+        parts = empty(5, 3, 3000)
+        moe_scale(parts, route, scales, parts)
+        cost = scale_ops.moe_scale(5, experts, 3, 3000)
+        check(cost, programs)
+        assert cost.least.read_bytes == nbytes(parts, parts, route[:, 0], scales[:asked])
+
+
+def test_rows_for_a_draft_have_the_programs_that_are_counted(programs: list[int]) -> None:
+    step, x, buffer = Step("", 3, 8, 40, False), empty(24, 3000), empty(50, 9000)
+    places = torch.zeros(64, dtype=torch.int32)
+    put_rows(x, batch_of(step), places, buffer, column=3000)
+    cost = Cost(least.gather(24, 3000), moved.gather(24, 3000))
+    check(cost, programs)
+    assert cost.least.read_bytes == 2 * nbytes(x) + nbytes(places[:24])
 
 
 def test_gates_have_the_programs_that_are_counted(programs: list[int]) -> None:
@@ -85,6 +137,10 @@ def test_gates_have_the_programs_that_are_counted(programs: list[int]) -> None:
     cost = qwen_ops.sigmoid_gate(5, 3000)
     check(cost, programs)
     assert cost.least.read_bytes == nbytes(*wide)
+    sigmoid_gate(wide[0], empty(5, 1), wide[1])
+    cost = qwen_ops.shared_gate(5, 3000)
+    check(cost, programs)
+    assert cost.least.read_bytes == nbytes(*wide[:2], empty(5, 1))
 
 
 DRAFT = DraftShape(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 import transformers
@@ -173,10 +175,10 @@ def test_logits_equal_transformers(arch, rope, tied, more, tmp_path, load, all_l
 def test_a_linear_factor_without_a_type_key_is_linear_scaling(tmp_path, load, all_logits) -> None:
     reference = tiny("llama", "linear", tied=True)
     path = write_model(tmp_path / "tiny.gguf", "llama", reference)
-    with GgufFile.open(path) as gguf:
-        keys = dict(gguf.metadata.values)
+    with GgufFile.open(path) as file:
+        keys = dict(file.metadata.values)
         del keys["llama.rope.scaling.type"]
-        older = write_gguf(tmp_path / "older.gguf", "llama", keys, dict(gguf.tensors))
+        older = write_gguf(tmp_path / "older.gguf", "llama", keys, dict(file.tensors))
     ids = list(range(40))
     assert torch.equal(all_logits(load(older), ids), all_logits(load(path), ids))
 
@@ -190,13 +192,21 @@ PROMPTS = [
 ]
 
 
+@pytest.fixture
+def read_once(monkeypatch) -> None:
+    """transformers asks for the same names for each module, and reads a file twice."""
+    for name in ("get_tensor_name_map", "GGUFReader"):
+        monkeypatch.setattr(gguf, name, cache(getattr(gguf, name)))
+
+
+@pytest.mark.usefixtures("read_once")
 def test_smollm2_writes_the_same_text_as_transformers(smollm2, load) -> None:
     oracle = transformers.AutoModelForCausalLM.from_pretrained(
         smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32
     ).eval()
     engine = load(smollm2, blocks=128)
-    with GgufFile.open(smollm2) as gguf:
-        tokenizer = Tokenizer.from_metadata(gguf.metadata)
+    with GgufFile.open(smollm2) as file:
+        tokenizer = Tokenizer.from_metadata(file.metadata)
     driver = Driver(engine, pool_blocks=128)
     chats = [
         tokenizer.encode(

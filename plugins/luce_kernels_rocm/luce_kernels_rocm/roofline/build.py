@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 from luce_core.ops.device_tools import OpCost, Roofline, StepCost
 from luce_kernels_rocm.arch import Arch
-from luce_kernels_rocm.roofline import delta_rule, draft_ops, least, moved, qwen_ops
+from luce_kernels_rocm.roofline import (
+    delta_rule,
+    draft_ops,
+    least,
+    moved,
+    qwen_ops,
+    replay_ops,
+    sampler_ops,
+    scale_ops,
+)
 from luce_kernels_rocm.roofline.devices import device_arch, device_limits
 from luce_kernels_rocm.roofline.entry import entry
 from luce_kernels_rocm.roofline.experts import expert_layers
@@ -28,7 +37,7 @@ def roofline(devices: tuple[str, ...], model: str | None) -> Roofline:
 
 
 def costs_of(model: ModelShape, step: Step, arch: Arch) -> Iterator[OpCost]:
-    """Each op of a step, in the order of a forward pass."""
+    """Each op of a step, in the order of a forward pass, and what comes behind it."""
     rows, logits = step.all_rows, step.all_logits
     width, facts = model.width, (model.embedding, rows, model.width)
     yield entry("embedding_rows", f"{width}", 1, least.embedding(*facts), moved.embedding(*facts))
@@ -42,6 +51,9 @@ def costs_of(model: ModelShape, step: Step, arch: Arch) -> Iterator[OpCost]:
         yield entry(
             "quant_matmul", what, each.count, least.product(*sizes), moved.product(arch, *sizes)
         )
+        if each.scaled:
+            cost = scale_ops.affine(each.rows(step), each.n)
+            yield entry("affine", f"{each.name}: {each.n}", each.count, *cost)
     if model.attentions:
         yield from _attention_layers(model, step, arch)
     if model.delta is not None:
@@ -54,6 +66,9 @@ def costs_of(model: ModelShape, step: Step, arch: Arch) -> Iterator[OpCost]:
     yield entry("swiglu", f"{model.ff}", model.swiglus, *gated)
     added = least.elementwise(rows, width, operations=1), moved.elementwise(rows, width)
     yield entry("add", f"{width}", model.adds, *added)
+    if model.features:
+        left = least.gather(rows, width), moved.gather(rows, width)
+        yield entry("put_rows", f"{width}", model.features, *left)
     gathered = least.gather(logits, width), moved.gather(logits, width)
     yield entry("gather_rows", f"{width}", 1, *gathered)
     if model.draft is not None:
@@ -61,6 +76,10 @@ def costs_of(model: ModelShape, step: Step, arch: Arch) -> Iterator[OpCost]:
         return
     best = least.greedy(logits, model.vocab), moved.greedy(logits, model.vocab)
     yield entry("greedy_token", f"{model.vocab}", 1, *best)
+    kept = sampler_ops.kept_tokens(logits, model.vocab)
+    yield entry("kept_tokens", f"{model.vocab}", 1, *kept)
+    if model.delta is not None and step.is_verify:
+        yield from _replays(model.delta, step)
 
 
 def _attention_layers(model: ModelShape, step: Step, arch: Arch) -> Iterator[OpCost]:
@@ -101,6 +120,14 @@ def _delta_layers(delta: DeltaShape, step: Step) -> Iterator[OpCost]:
     normed = qwen_ops.gated_rms_norm(step.all_rows, delta.value_heads, delta.value_dim)
     what = f"{delta.value_heads} x {delta.value_dim}"
     yield entry("gated_rms_norm", what, delta.count, *normed)
+
+
+def _replays(delta: DeltaShape, step: Step) -> Iterator[OpCost]:
+    what = f"{delta.channels}, {delta.taps} taps"
+    yield entry("conv_replay", what, delta.count, *replay_ops.conv_replay(delta, step))
+    what = f"{delta.value_heads} x {delta.key_dim} x {delta.value_dim}"
+    replayed = replay_ops.gated_delta_replay(delta, step)
+    yield entry("gated_delta_replay", what, delta.count, *replayed)
 
 
 def _draft_parts(model: ModelShape, draft: DraftShape, step: Step) -> Iterator[OpCost]:

@@ -1,11 +1,9 @@
-"""The layers of the models whose steps are shown.
+"""The models whose steps are shown.
 
-Qwen3.5-27B: its config's shapes, weights of the types that a Q4_K_M file mixes, in the simple form
-that the down projection and the head are Q6_K and everything else Q4_K. Its projections of 48
-values for the rates of the delta rule are left out. SmolLM2-135M: the Q4_1 file, whose tied head is
-Q8_0. The DFlash2 draft of Qwen3.8-27B: its config's shapes, the same mix of types, and the target's
-embedding and head; a step takes in the features of a whole verified block, then makes the next
-block. The same without what DFlash2 adds shows what a DFlash draft costs.
+SmolLM2-135M: the Q4_1 file, whose tied head is Q8_0. The DFlash2 draft of Qwen3.8-27B: its config's
+shapes, weights mixed as its target's are, and the target's embedding and head; a step takes in the
+features of a whole verified block, then makes the next block. The same without what DFlash2 adds
+shows what a DFlash draft costs.
 """
 
 from __future__ import annotations
@@ -17,39 +15,8 @@ from types import MappingProxyType
 from luce_core.errors import ConfigError
 from luce_core.ops.kv_layout import KvLayout
 from luce_kernels_rocm.roofline.deepseek import deepseek_v4_flash
-from luce_kernels_rocm.roofline.shapes import DeltaShape, DraftShape, ModelShape, Product, Step
-
-
-def _qwen() -> ModelShape:
-    width, ff, layers, full, linear = 5120, 17408, 64, 16, 48
-    return ModelShape(
-        name="Qwen3.5-27B",
-        width=width,
-        vocab=248_320,
-        embedding="Q4_K",
-        products=(
-            Product("delta qkv", linear, "Q4_K", 10240, width),
-            Product("delta gate", linear, "Q4_K", 6144, width),
-            Product("delta out", linear, "Q4_K", width, 6144),
-            Product("attention q and gate", full, "Q4_K", 2 * 24 * 256, width),
-            Product("attention k, v", 2 * full, "Q4_K", 4 * 256, width),
-            Product("attention out", full, "Q4_K", width, 24 * 256),
-            Product("gate, up", 2 * layers, "Q4_K", ff, width),
-            Product("down", layers, "Q6_K", width, ff),
-            Product("head", 1, "Q6_K", 248_320, width, is_head=True),
-        ),
-        norms=2 * layers + 1,
-        adds=2 * layers,
-        swiglus=layers,
-        ff=ff,
-        attentions=full,
-        heads=24,
-        head_norms=True,
-        gated_heads=True,
-        rotary_dim=64,
-        layout=KvLayout(kv_heads=4, head_dim=256, block_size=16),
-        delta=DeltaShape(count=linear, key_heads=16, value_heads=48, key_dim=128, value_dim=128),
-    )
+from luce_kernels_rocm.roofline.qwen import qwen, qwen_moe, qwen_verified
+from luce_kernels_rocm.roofline.shapes import DraftShape, ModelShape, Product, Step
 
 
 def _smollm2() -> ModelShape:
@@ -139,10 +106,12 @@ def _dflash() -> ModelShape:
 
 MODELS: Mapping[str, ModelShape] = MappingProxyType(
     {
-        "qwen3.5-27b": _qwen(),
+        "qwen3.5-27b": qwen(),
         "smollm2-135m": _smollm2(),
+        "qwen3.8-27b": qwen_verified(),
         "qwen3.8-27b-dflash2": _dflash2(),
         "dflash": _dflash(),
+        "qwen3.5-35b-a3b": qwen_moe(),
         "deepseek-v4-flash": deepseek_v4_flash(),
     }
 )

@@ -27,6 +27,11 @@ class Step:
     def all_logits(self) -> int:
         return self.segments * self.logits
 
+    @property
+    def is_verify(self) -> bool:
+        """Whether slots keep their state and log what would change it."""
+        return not self.prefill and self.rows > 1
+
 
 STEPS = (
     Step("1 decode row behind 4096 tokens", 1, 1, 4096, False),
@@ -37,8 +42,8 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`count` layers x @ weight[n, k]^T; the head, and what stands beside it, reads the logit rows
-    only."""
+    """`count` layers x @ weight[n, k]^T, multiplied with a scale if `scaled`; the head, and what
+    stands beside it, reads the logit rows only."""
 
     name: str
     count: int
@@ -47,6 +52,7 @@ class Product:
     k: int
     is_head: bool = False
     beside_head: bool = False
+    scaled: bool = False
 
     def rows(self, step: Step) -> int:
         return step.all_logits if self.is_head or self.beside_head else step.all_rows
@@ -74,6 +80,11 @@ class DeltaShape:
         """Of a slot and layer."""
         return self.value_heads * self.key_dim * self.value_dim
 
+    @property
+    def log_values(self) -> int:
+        """Of a verify row and layer: keys, changes and decays."""
+        return self.key_heads * self.key_dim + self.value_heads * (self.value_dim + 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftShape:
@@ -94,8 +105,8 @@ class DraftShape:
 
 @dataclass(frozen=True, slots=True)
 class ExpertProduct:
-    """`count` layers of `experts` weights [n, k], of which a row asks for `top_k`; with
-    `own_inputs` a row has an input for each of them."""
+    """`count` layers of `experts` weights [n, k], each with a scale if `scaled`; a row asks for
+    `top_k` of them, with `own_inputs` by an input for each."""
 
     name: str
     count: int
@@ -105,11 +116,13 @@ class ExpertProduct:
     experts: int
     top_k: int
     own_inputs: bool = False
+    scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsShape:
-    """A mixture in each of `count` layers; the first `by_token` of them go by a table."""
+    """A mixture in each of `count` layers; the first `by_token` of them go by a table. With
+    `shared_gate` a row has a value that gates what the shared expert makes of it."""
 
     count: int
     by_token: int
@@ -117,6 +130,7 @@ class ExpertsShape:
     top_k: int
     inner: int
     products: tuple[ExpertProduct, ...]
+    shared_gate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +171,7 @@ class LatentShape:
 class ModelShape:
     """What decides the cost of a step. `norms` are of whole rows, `swiglus` of `ff` values, `adds`
     residual sums; each of `attentions` layers turns, caches and attends to its heads, and
-    with `gated_heads` gates what comes out."""
+    with `gated_heads` gates what comes out. The rows of `features` layers are left for a draft."""
 
     name: str
     width: int
@@ -174,6 +188,7 @@ class ModelShape:
     rotary_dim: int
     layout: KvLayout
     gated_heads: bool = False
+    features: int = 0
     delta: DeltaShape | None = None
     draft: DraftShape | None = None
     experts: ExpertsShape | None = None
