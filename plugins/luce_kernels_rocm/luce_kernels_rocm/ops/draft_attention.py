@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
-from luce_kernels_rocm.configs import DRAFT_TILE, RING_KEYS, ring_warps
+from luce_kernels_rocm.configs import DRAFT_KEYS, DRAFT_TILE, draft_warps
 from luce_kernels_rocm.jit.cache_rows import cache_tile
 from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
 from luce_kernels_rocm.jit.online_softmax import taken_in
@@ -152,7 +152,7 @@ def _launch(
     rows = max(1, DRAFT_TILE // group)
     launch = Launch(
         _draft_attention,
-        warps=ring_warps(block),
+        warps=draft_warps(block),
         RING=ring,
         REACH=min(ring, window - 1) if window else ring,
         WINDOW=window,
@@ -163,8 +163,8 @@ def _launch(
         D=head_dim,
         BD=block,
         ROWS=rows,
-        KEYS=RING_KEYS,
-        OWN=RING_KEYS,
+        KEYS=DRAFT_KEYS,
+        OWN=DRAFT_KEYS,
         RING_TYPE=RING_TYPES[ring_dtype],
         COMPUTE=TRITON_DTYPES[dtype],
     )

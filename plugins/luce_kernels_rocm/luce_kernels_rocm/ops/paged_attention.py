@@ -158,16 +158,15 @@ def _kernels(
             ROWS=config.rows,
             KEYS=config.keys,
             PIECES=config.pieces,
-            RELOAD=config.reload,
             BD=block // config.pieces,
             **facts,
             **more,
         )
 
     prefill = prefill_attention_config(arch, group, head_dim, (k_type, v_type))
-    part = decode_attention_config(arch, group, head_dim, (k_type, v_type))
+    part = decode_attention_config(group, head_dim)
     return _Kernels(
-        launch(attend_prefill, prefill),
+        launch(attend_prefill, prefill, RELOAD=prefill.reload),
         prefill.rows,
         launch(attend_part, part, PART=ATTENTION_PART),
         part.rows,
