@@ -175,12 +175,16 @@ _PIECE_VALUES = 128  # of a wide head of prompts on AMD's GPUs
 QUANTISED_CACHES = frozenset({"q8_0", "q4_0"})
 
 
-def decode_attention_config(group: int, head_dim: int) -> AttentionConfig:
+def decode_attention_config(arch: Arch, group: int, head_dim: int) -> AttentionConfig:
     """For rows of decode segments: a tile as small as matrix instructions allow, and a wave for
-    each piece of a head."""
+    each piece of a head. AMD's GPUs have no registers for more queries than such a tile has with
+    as many keys, NVIDIA's none for the codes of keys and values in as many waves as the widest
+    heads have pieces."""
     rows = max(1, _DECODE_TILE // group)
-    keys = wave_keys(rows * group, head_dim)
-    found = AttentionConfig(rows, keys, warps=wave_pieces(head_dim))
+    is_large = rows * group > _DECODE_TILE and arch.backend == "hip"
+    keys = _FEW_KEYS if is_large else wave_keys(head_dim)
+    most = 8 if arch.backend == "cuda" else 16
+    found = AttentionConfig(rows, keys, warps=min(most, wave_pieces(head_dim)))
     found = _tuned(found, "decode_attention", group, head_dim)
     return replace(found, pieces=min(found.warps, wave_pieces(head_dim)))
 
@@ -191,11 +195,10 @@ def wave_pieces(head_dim: int) -> int:
     return max(1, _power_of_two_from(head_dim) // WAVE_VALUES)
 
 
-def wave_keys(queries: int, head_dim: int) -> int:
+def wave_keys(head_dim: int) -> int:
     """Keys that are read at once where waves work on pieces: half as many of the widest heads,
-    whose many waves share the registers, and for more queries than the least."""
-    is_wide = head_dim > _WIDE_HEAD or queries > _DECODE_TILE
-    return _FEW_KEYS if is_wide else 2 * _FEW_KEYS
+    whose many waves share the registers."""
+    return _FEW_KEYS if head_dim > _WIDE_HEAD else 2 * _FEW_KEYS
 
 
 def prefill_attention_config(

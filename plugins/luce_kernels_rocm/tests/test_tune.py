@@ -85,7 +85,7 @@ def test_what_is_used_without_a_table_is_tried_first() -> None:
     tiled = tiled_candidates(ARCH, "Q4_K", 5120, 5120)
     assert tiled.tiles[0].rows == tiled_config(ARCH, "Q4_K", 5120, 5120).rows
     decode = attention_candidates(ARCH, "decode_attention", 8, 256)
-    assert decode.tiles[0].depth == decode_attention_config(8, 256).keys
+    assert decode.tiles[0].depth == decode_attention_config(ARCH, 8, 256).keys
     for candidates in (narrow, tiled, decode):
         assert len(candidates.tiles) == len(set(candidates.tiles)) > 10
 

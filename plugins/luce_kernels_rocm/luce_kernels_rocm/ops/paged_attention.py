@@ -164,7 +164,7 @@ def _kernels(
         )
 
     prefill = prefill_attention_config(arch, group, head_dim, (k_type, v_type))
-    part = decode_attention_config(group, head_dim)
+    part = decode_attention_config(arch, group, head_dim)
     return _Kernels(
         launch(attend_prefill, prefill, RELOAD=prefill.reload),
         prefill.rows,

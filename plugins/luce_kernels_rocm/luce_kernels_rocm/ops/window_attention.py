@@ -198,7 +198,7 @@ def _launch(
         BD=block // pieces,
         PIECES=pieces,
         M=WINDOW_HEADS,
-        KEYS=wave_keys(WINDOW_HEADS, head_dim),
+        KEYS=wave_keys(head_dim),
         RING_TYPE=RING_TYPES[ring_dtype],
         CACHE_TYPE=cache_type,
         COMPUTE=TRITON_DTYPES[dtype],

@@ -61,7 +61,7 @@ def attention_candidates(arch: Arch, kernel: str, group: int, head_dim: int) -> 
     """`kernel` is decode_attention or prefill_attention; `group` a power of two."""
     is_decode = kernel == "decode_attention"
     if is_decode:
-        usual = decode_attention_config(group, head_dim)
+        usual = decode_attention_config(arch, group, head_dim)
     else:
         usual = prefill_attention_config(arch, group, head_dim, SERVED_CACHE)
     first = Tile(rows=usual.rows, columns=1, depth=usual.keys, warps=usual.warps)
