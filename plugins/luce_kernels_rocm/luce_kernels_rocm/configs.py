@@ -201,6 +201,12 @@ def wave_keys(head_dim: int) -> int:
     return _FEW_KEYS if head_dim > _WIDE_HEAD else 2 * _FEW_KEYS
 
 
+def all_registers(arch: Arch, warps: int) -> dict[str, int]:
+    """The compile option with which a program of so many waves may have all registers. Without it
+    NVIDIA's compiler keeps some in memory where one program more can run beside then."""
+    return {"maxnreg": min(255, (1 << 16) // (32 * warps))} if arch.backend == "cuda" else {}
+
+
 def prefill_attention_config(
     arch: Arch, group: int, head_dim: int, cache_types: tuple[str, str]
 ) -> AttentionConfig:

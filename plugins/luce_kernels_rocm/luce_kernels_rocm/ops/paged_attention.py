@@ -25,6 +25,7 @@ from luce_kernels_rocm.configs import (
     ATTENTION_PART,
     MERGED_PARTS,
     AttentionConfig,
+    all_registers,
     decode_attention_config,
     prefill_attention_config,
 )
@@ -168,7 +169,7 @@ def _kernels(
     return _Kernels(
         launch(attend_prefill, prefill, RELOAD=prefill.reload),
         prefill.rows,
-        launch(attend_part, part, PART=ATTENTION_PART),
+        launch(attend_part, part, PART=ATTENTION_PART, **all_registers(arch, part.warps)),
         part.rows,
         Launch(
             attend_merge,
