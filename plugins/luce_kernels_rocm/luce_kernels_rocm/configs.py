@@ -6,6 +6,7 @@ the layer's constants and the architecture; on the batch only where `quant_matmu
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from luce_kernels_rocm.arch import Arch
 from luce_kernels_rocm.quant_table import QUANTS
@@ -201,7 +202,7 @@ def wave_keys(head_dim: int) -> int:
     return _FEW_KEYS if head_dim > _WIDE_HEAD else 2 * _FEW_KEYS
 
 
-def all_registers(arch: Arch, warps: int) -> dict[str, int]:
+def all_registers(arch: Arch, warps: int) -> dict[str, Any]:
     """The compile option with which a program of so many waves may have all registers. Without it
     NVIDIA's compiler keeps some in memory where one program more can run beside then."""
     return {"maxnreg": min(255, (1 << 16) // (32 * warps))} if arch.backend == "cuda" else {}
@@ -252,12 +253,6 @@ WINDOW_HEADS = 16
 
 # Entries of a draft's ring that are read at once: the least that matrix instructions take.
 DRAFT_KEYS = 16
-
-
-def draft_warps(head_dim: int) -> int:
-    """Waves of draft attention, by the values of a row."""
-    return 8 if head_dim > 128 else 4
-
 
 # Entries that a program of the indexer scores, and that a picking program looks through at once;
 # and the most scores that are kept at once.

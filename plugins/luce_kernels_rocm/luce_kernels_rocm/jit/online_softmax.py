@@ -10,13 +10,27 @@ from luce_kernels_rocm.jit.softmax_sum import weighed
 
 
 @triton.jit
+def _weighed_pieces(q, keys, seen, scale, best, total):
+    """`weighed` of keys [PIECES, KEYS, BD], whose pieces' scores are summed."""
+    scores = tl.sum(tl.dot(q, tl.permute(keys, (0, 2, 1)), input_precision="ieee"), 0)
+    return weighed(scores, seen, scale, best, total)
+
+
+@triton.jit
+def _summed_pieces(weights, kept, values, sums):
+    PIECES: tl.constexpr = values.shape[0]
+    shares = weights.to(values.dtype)[None, :, :]
+    shares = tl.broadcast_to(shares, [PIECES, weights.shape[0], weights.shape[1]])
+    return tl.dot(shares, values, sums * kept[None, :, None], input_precision="ieee")
+
+
+@triton.jit
 def taken_in(q, keys, values, seen, scale, sums, best, total):
-    """(sums [M, BD], best [M], total [M]) with keys and values [KEYS, BD] taken in as far as `seen`
-    [M or 1, KEYS]. Sums and total are relative to 2^best, which is -inf before the first key."""
-    scores = tl.dot(q, tl.trans(keys), input_precision="ieee")
-    weights, kept, best, total = weighed(scores, seen, scale, best, total)
-    sums = tl.dot(weights.to(q.dtype), values, sums * kept[:, None], input_precision="ieee")
-    return sums, best, total
+    """(sums [PIECES, M, BD], best [M], total [M]) with keys and values [PIECES, KEYS, BD] taken in
+    as far as `seen` [M or 1, KEYS]. Waves work on pieces of a head side by side. Sums and total are
+    relative to 2^best, which is -inf before the first key."""
+    weights, kept, best, total = _weighed_pieces(q, keys, seen, scale, best, total)
+    return _summed_pieces(weights, kept, values, sums), best, total
 
 
 @triton.jit
@@ -37,25 +51,17 @@ def rows_taken_in(
     D: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """`taken_in` of rows of caches; SHARED takes keys as values.
-
-    Queries and sums are [PIECES, M, BD]: waves work on pieces of a head side by side, and the
-    pieces' scores are summed. `place` [PIECES * KEYS] are the rows, once for each piece, and
-    `is_read` says which of them are read.
-    """
+    """`taken_in` of rows of caches; SHARED takes keys as values. `place` [PIECES * KEYS] are the
+    rows, once for each piece, and `is_read` says which of them are read."""
     PIECES: tl.constexpr = q.shape[0]
-    M: tl.constexpr = q.shape[1]
     BD: tl.constexpr = q.shape[2]
     KEYS: tl.constexpr = seen.shape[1]
     piece = (tl.arange(0, PIECES * KEYS) // KEYS)[:, None]
     keys = cache_tile(k_cache, place, is_read, piece, K_TYPE, D, BD, COMPUTE)
     keys = tl.reshape(keys, [PIECES, KEYS, BD])
-    scores = tl.sum(tl.dot(q, tl.permute(keys, (0, 2, 1)), input_precision="ieee"), 0)
-    weights, kept, best, total = weighed(scores, seen, scale, best, total)
-    shares = tl.broadcast_to(weights.to(COMPUTE)[None, :, :], [PIECES, M, KEYS])
+    weights, kept, best, total = _weighed_pieces(q, keys, seen, scale, best, total)
     values = keys
     if not SHARED:
         values = cache_tile(v_cache, place, is_read, piece, V_TYPE, D, BD, COMPUTE)
         values = tl.reshape(values, [PIECES, KEYS, BD])
-    sums = tl.dot(shares, values, sums * kept[None, :, None], input_precision="ieee")
-    return sums, best, total
+    return _summed_pieces(weights, kept, values, sums), best, total
