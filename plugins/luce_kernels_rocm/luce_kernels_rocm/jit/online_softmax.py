@@ -18,9 +18,9 @@ def _weighed_pieces(q, keys, seen, scale, best, total):
 
 @triton.jit
 def _summed_pieces(weights, kept, values, sums):
-    PIECES: tl.constexpr = values.shape[0]
-    shares = weights.to(values.dtype)[None, :, :]
-    shares = tl.broadcast_to(shares, [PIECES, weights.shape[0], weights.shape[1]])
+    """Sums [PIECES, M, BD] with values [PIECES, KEYS, BD], by what `weighed` gives."""
+    shape = [values.shape[0], weights.shape[0], weights.shape[1]]
+    shares = tl.broadcast_to(weights.to(values.dtype)[None, :, :], shape)
     return tl.dot(shares, values, sums * kept[None, :, None], input_precision="ieee")
 
 
