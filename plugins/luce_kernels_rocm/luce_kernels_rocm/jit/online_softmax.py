@@ -19,8 +19,8 @@ def _weighed_pieces(q, keys, seen, scale, best, total):
 @triton.jit
 def _summed_pieces(weights, kept, values, sums):
     """Sums [PIECES, M, BD] with values [PIECES, KEYS, BD], by what `weighed` gives."""
-    shape = [values.shape[0], weights.shape[0], weights.shape[1]]
-    shares = tl.broadcast_to(weights.to(values.dtype)[None, :, :], shape)
+    shares = weights.to(values.dtype)[None, :, :]
+    shares = tl.broadcast_to(shares, [values.shape[0], weights.shape[0], weights.shape[1]])
     return tl.dot(shares, values, sums * kept[None, :, None], input_precision="ieee")
 
 
