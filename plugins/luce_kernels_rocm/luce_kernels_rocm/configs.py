@@ -6,6 +6,7 @@ the layer's constants and the architecture; on the batch only where `quant_matmu
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from luce_kernels_rocm.arch import Arch
 from luce_kernels_rocm.quant_table import QUANTS
@@ -95,6 +96,9 @@ _NARROW_TILE = 1024
 
 # Types whose codes take so many registers that a tile of products needs more lanes.
 _WIDE_CODES = frozenset({"Q5_0", "Q5_1", "Q6_K", "MXFP4", "ROCMFP3", "ROCMFP4", "ROCMFP4_FAST"})
+# Architectures and types, the same for that compiler alone; and of the narrow product.
+_WIDE_TILED = frozenset({("sm_80", "Q4_1"), ("sm_80", "IQ4_XS")})
+_WIDE_NARROW = frozenset({("sm_120", "F16")})
 
 
 def narrow_config(arch: Arch, qtype: str, n: int, k: int, rows: int) -> MatmulConfig:
@@ -106,7 +110,8 @@ def narrow_config(arch: Arch, qtype: str, n: int, k: int, rows: int) -> MatmulCo
     quant = QUANTS[qtype]
     groups = _power_of_two_up_to(min(_NARROW_VALUES, k // quant.planes) // quant.width)
     columns = max(1, _NARROW_TILE // (groups * quant.width))
-    return MatmulConfig(rows, columns, groups, warps=4)
+    warps = 8 if (arch.name, qtype) in _WIDE_NARROW else 4
+    return MatmulConfig(rows, columns, groups, warps)
 
 
 def pair_config(arch: Arch, qtype: str, n: int, k: int) -> MatmulConfig:
@@ -124,7 +129,8 @@ def tiled_config(arch: Arch, qtype: str, n: int, k: int) -> MatmulConfig:
     quant = QUANTS[qtype]
     depth = 32 if arch.name in ("sm_80", "sm_120") else 64
     groups = _power_of_two_up_to(min(depth, k // quant.planes) // quant.width)
-    return MatmulConfig(64, 64, groups, warps=8 if qtype in _WIDE_CODES else 4)
+    is_wide = qtype in _WIDE_CODES or (arch.name, qtype) in _WIDE_TILED
+    return MatmulConfig(64, 64, groups, warps=8 if is_wide else 4)
 
 
 def grouped_config(arch: Arch, qtype: str, n: int, k: int) -> MatmulConfig:
@@ -136,11 +142,16 @@ def _power_of_two_up_to(number: int) -> int:
     return 1 << max(0, number.bit_length() - 1)
 
 
+def _power_of_two_from(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionConfig:
     """`rows` of a segment times the heads of a group are one tile of queries; `keys` of the cache
-    are read at once; a head is worked on in `pieces`. `reload` reads the queries for each run of
-    keys, which more pieces than one need."""
+    are read at once; a head is worked on in `pieces`, one after the other for prompts, side by side
+    for decode rows. `reload` reads the queries of prompts for each run of keys, which more pieces
+    than one need."""
 
     rows: int
     keys: int
@@ -154,30 +165,55 @@ ATTENTION_PART = 512
 # Parts that are merged at once, in order.
 MERGED_PARTS = 16
 
+# Values of a head that one wave works on for decode rows: a group of a quantised cache.
+WAVE_VALUES = 32
+
 _DECODE_TILE = 16  # the least that matrix instructions take
 _PREFILL_TILE = 64
 _WIDE_HEAD = 256
 _FEW_KEYS = 16
+_PIECE_VALUES = 128  # of a wide head of prompts on AMD's GPUs
 QUANTISED_CACHES = frozenset({"q8_0", "q4_0"})
 
 
-def decode_attention_config(
-    arch: Arch, group: int, head_dim: int, cache_types: tuple[str, str]
-) -> AttentionConfig:
-    """For rows of decode segments: a tile as small as matrix instructions allow."""
+def decode_attention_config(arch: Arch, group: int, head_dim: int) -> AttentionConfig:
+    """For rows of decode segments: a tile as small as matrix instructions allow, and a wave for
+    each piece of a head. AMD's GPUs have no registers for more queries than such a tile has with
+    as many keys, NVIDIA's none for the codes of keys and values in as many waves as the widest
+    heads have pieces."""
     rows = max(1, _DECODE_TILE // group)
-    found = _attention_config(arch, rows, head_dim, cache_types, warps=4)
-    return _tuned(found, "decode_attention", group, head_dim)
+    is_large = rows * group > _DECODE_TILE and arch.backend == "hip"
+    keys = _FEW_KEYS if is_large else wave_keys(head_dim)
+    most = 8 if arch.backend == "cuda" else 16
+    found = AttentionConfig(rows, keys, warps=min(most, wave_pieces(head_dim)))
+    found = _tuned(found, "decode_attention", group, head_dim)
+    return replace(found, pieces=min(found.warps, wave_pieces(head_dim)))
+
+
+def wave_pieces(head_dim: int) -> int:
+    """Pieces of a head that waves work on side by side: each multiplies its own with the queries,
+    and holds its own of the sums."""
+    return max(1, _power_of_two_from(head_dim) // WAVE_VALUES)
+
+
+def wave_keys(head_dim: int) -> int:
+    """Keys that are read at once where waves work on pieces: half as many of the widest heads,
+    whose many waves share the registers."""
+    return _FEW_KEYS if head_dim > _WIDE_HEAD else 2 * _FEW_KEYS
+
+
+def all_registers(arch: Arch, warps: int) -> dict[str, Any]:
+    """The compile option with which a program of so many waves may have all registers. Without it
+    NVIDIA's compiler keeps some in memory where one program more can run beside then."""
+    return {"maxnreg": min(255, (1 << 16) // (32 * warps))} if arch.backend == "cuda" else {}
 
 
 def prefill_attention_config(
     arch: Arch, group: int, head_dim: int, cache_types: tuple[str, str]
 ) -> AttentionConfig:
     """For rows of prompts."""
-    tile = _PREFILL_TILE // 2 if _is_heavy(head_dim, cache_types) else _PREFILL_TILE
-    warps = 8 if head_dim >= _WIDE_HEAD else 4
-    rows = max(1, tile // group)
-    found = _attention_config(arch, rows, head_dim, cache_types, warps=warps)
+    found = _prompt_tile(arch, head_dim, cache_types)
+    found = replace(found, rows=max(1, found.rows // group))
     return _tuned(found, "prefill_attention", group, head_dim)
 
 
@@ -189,26 +225,25 @@ def _tuned(config: AttentionConfig, kernel: str, group: int, head_dim: int) -> A
     return replace(config, rows=tile.rows, keys=tile.depth, warps=tile.warps)
 
 
-def _attention_config(
-    arch: Arch, rows: int, head_dim: int, cache_types: tuple[str, str], *, warps: int
-) -> AttentionConfig:
-    """Codes of wide heads are dequantised few keys at a time, or registers do not last on AMD.
-    RDNA3 keeps operands of matrix instructions twice, and has no registers for wide queries."""
-    is_heavy = _is_heavy(head_dim, cache_types)
-    keys = _FEW_KEYS if is_heavy else 2 * _FEW_KEYS
+def _prompt_tile(arch: Arch, head_dim: int, cache_types: tuple[str, str]) -> AttentionConfig:
+    """With the queries of a tile in place of its rows: what registers hold without a spill. AMD's
+    GPUs have none for all of a wide head; RDNA3 keeps operands of matrix instructions twice."""
     is_rdna3 = arch.name.startswith("gfx11")
     is_quantised = not QUANTISED_CACHES.isdisjoint(cache_types)
-    if is_rdna3 and is_quantised and _WIDE_HEAD // 2 <= head_dim < _WIDE_HEAD:
-        return AttentionConfig(rows, _FEW_KEYS, warps, pieces=2, reload=True)
-    if head_dim < _WIDE_HEAD or not is_rdna3:
-        return AttentionConfig(rows, keys, warps)
-    if is_heavy:
-        return AttentionConfig(rows, keys, 8, reload=True)
-    return AttentionConfig(rows, keys, warps, pieces=4, reload=True)
-
-
-def _is_heavy(head_dim: int, cache_types: tuple[str, str]) -> bool:
-    return head_dim >= _WIDE_HEAD and not QUANTISED_CACHES.isdisjoint(cache_types)
+    if head_dim < _WIDE_HEAD:
+        is_middle = head_dim >= _WIDE_HEAD // 2
+        if is_middle and is_rdna3:
+            return AttentionConfig(_PREFILL_TILE, _FEW_KEYS, 8, reload=True)
+        # mma.sync has its operands in registers.
+        warps = 8 if is_middle and arch.name in ("sm_80", "sm_120") else 4
+        return AttentionConfig(_PREFILL_TILE, 2 * _FEW_KEYS, warps)
+    if is_quantised:
+        warps = 16 if is_rdna3 else 8
+        return AttentionConfig(_PREFILL_TILE // 2, _FEW_KEYS, warps, reload=arch.backend == "hip")
+    if arch.backend == "hip":
+        pieces = _power_of_two_from(head_dim) // _PIECE_VALUES
+        return AttentionConfig(_PREFILL_TILE, _FEW_KEYS, 8, pieces, reload=True)
+    return AttentionConfig(_PREFILL_TILE, 2 * _FEW_KEYS, 8)
 
 
 # Rows of a block times the heads of a group that one program of draft attention has: the least that
@@ -216,33 +251,8 @@ def _is_heavy(head_dim: int, cache_types: tuple[str, str]) -> bool:
 DRAFT_TILE = 16
 WINDOW_HEADS = 16
 
-# Entries of a ring that are read at once: the least that matrix instructions take, as the sums of
-# wide rows need the registers.
-RING_KEYS = 16
-
-
-def ring_warps(head_dim: int) -> int:
-    """Waves of attention over rings, by the values of a row."""
-    return 8 if head_dim > 128 else 4
-
-
-@dataclass(frozen=True, slots=True)
-class RingConfig:
-    """Of attention over rings: a row is worked on in `pieces`."""
-
-    warps: int
-    pieces: int = 1
-
-
-def ring_config(arch: Arch, head_dim: int, cache_type: str) -> RingConfig:
-    """By the values of a row. AMD's GPUs have no registers for all of a wide row, and RDNA3 keeps
-    operands of matrix instructions twice; codes of more pieces than two take more than they save.
-    """
-    if head_dim <= 128 or arch.backend != "hip":
-        return RingConfig(ring_warps(head_dim))
-    is_plain_on_rdna3 = arch.name.startswith("gfx11") and cache_type not in QUANTISED_CACHES
-    return RingConfig(ring_warps(head_dim), pieces=4 if is_plain_on_rdna3 else 2)
-
+# Entries of a draft's ring that are read at once: the least that matrix instructions take.
+DRAFT_KEYS = 16
 
 # Entries that a program of the indexer scores, and that a picking program looks through at once;
 # and the most scores that are kept at once.

@@ -17,7 +17,6 @@ from luce_kernels_rocm.offers import register_kernels
 from luce_kernels_rocm.ops import quant_matmul
 from luce_kernels_rocm.tiles import Tile, TileKey, read_table, tiles, write_table
 from luce_kernels_rocm.tune.candidates import (
-    SERVED_CACHE,
     Candidates,
     attention_candidates,
     narrow_candidates,
@@ -86,7 +85,7 @@ def test_what_is_used_without_a_table_is_tried_first() -> None:
     tiled = tiled_candidates(ARCH, "Q4_K", 5120, 5120)
     assert tiled.tiles[0].rows == tiled_config(ARCH, "Q4_K", 5120, 5120).rows
     decode = attention_candidates(ARCH, "decode_attention", 8, 256)
-    assert decode.tiles[0].depth == decode_attention_config(ARCH, 8, 256, SERVED_CACHE).keys
+    assert decode.tiles[0].depth == decode_attention_config(ARCH, 8, 256).keys
     for candidates in (narrow, tiled, decode):
         assert len(candidates.tiles) == len(set(candidates.tiles)) > 10
 

@@ -27,7 +27,7 @@ HEAD_DIM = 256
 VOCAB = 151_936
 # Of the files that the plugins are made for.
 CRITICAL_QUANTS = ("Q4_K", "Q6_K", "Q8_0", "IQ4_XS")
-CRITICAL_CACHES = (("q8_0", HEAD_DIM), ("f16", 128))
+CRITICAL_CACHES = (("q8_0", HEAD_DIM, 24), ("f16", 128, 24))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,22 +178,27 @@ def _fused(dtype: torch.dtype, short: str, is_first: bool) -> Iterator[AotCase]:
 
 
 def _attention(case: Make, dtype: torch.dtype) -> Iterator[AotCase]:
-    for cache_type in ("f16", "q8_0", "q4_0"):
-        for head_dim in (64, 128, HEAD_DIM):
-            layout = KvLayout(
-                kv_heads=4, head_dim=head_dim, block_size=16, k_type=cache_type, v_type=cache_type
+    usual = [(kind, dim, 24) for kind in ("f16", "q8_0", "q4_0") for dim in (64, 128, HEAD_DIM)]
+    # Other caches, the widest heads, and as many heads for a key head as fill two tiles.
+    rare = [("f32", 128, 24), ("bf16", 128, 24), ("bf16", HEAD_DIM, 24)]
+    rare += [(kind, dim, 24) for kind in ("f16", "q8_0") for dim in (96, 512)]
+    rare += [(kind, dim, 128) for kind in ("f16", "q8_0") for dim in (128, HEAD_DIM)]
+    for cache_type, head_dim, heads in (*usual, *rare):
+        layout = KvLayout(
+            kv_heads=4, head_dim=head_dim, block_size=16, k_type=cache_type, v_type=cache_type
+        )
+        cache = layout.allocate(64)
+        q = torch.empty(6, heads, head_dim, dtype=dtype)
+        facts = {**layout.facts, "heads": heads, "scale": head_dim**-0.5}
+        is_usual = (cache_type, head_dim, heads) in usual
+        for name, batch in (("decode", step(0)), ("prefill", step(1)))[: 1 + is_usual]:
+            yield case(
+                "paged_attention",
+                f"{name} {cache_type} {head_dim}{'' if is_usual else f' of {heads}'}",
+                facts,
+                (q, batch, cache.k, cache.v),
+                critical=name == "decode" and (cache_type, head_dim, heads) in CRITICAL_CACHES,
             )
-            cache = layout.allocate(64)
-            q = torch.empty(6, 24, head_dim, dtype=dtype)
-            facts = {**layout.facts, "heads": 24, "scale": head_dim**-0.5}
-            for name, batch in (("decode", step(0)), ("prefill", step(1))):
-                yield case(
-                    "paged_attention",
-                    f"{name} {cache_type} {head_dim}",
-                    facts,
-                    (q, batch, cache.k, cache.v),
-                    critical=name == "decode" and (cache_type, head_dim) in CRITICAL_CACHES,
-                )
 
 
 def cache_layout(cache_type: str) -> KvLayout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -71,21 +72,23 @@ def _streams(dtype: torch.dtype) -> Iterator[Call]:
 
 def _attention(dtype: torch.dtype) -> Iterator[Call]:
     q, batch, sinks = torch.empty(ROWS, HEADS, DIM, dtype=dtype), step(0), torch.empty(HEADS)
-    ring = torch.empty(SLOTS, 143, DIM, dtype=torch.float16)
     facts: dict[str, Any] = {"heads": HEADS, "head_dim": DIM, "window": 128, "scale": 0.04}
-    for ratio, entries in ((0, 1), (128, 1), (4, 32)):
-        for cache_type, row in (("f16", DIM), ("q8_0", DIM // 32 * 34)):
-            stored = torch.float16 if cache_type == "f16" else torch.uint8
-            cache = torch.empty(8, entries, row, dtype=stored)
-            layout: dict[str, Any] = {**facts, "ratio": ratio, "cache_type": cache_type}
-            name = f"{cache_type} ratio {ratio}"
-            if ratio == 4:
-                rows = (q, torch.empty(ROWS, 512), batch, ring, cache, sinks, q)
-                call = partial(sparse_attention, *rows, top_k=512, **layout)
-                yield f"sparse_attention {name}", call, False
-            else:
-                call = partial(window_attention, q, batch, ring, cache, sinks, q, **layout)
-                yield f"window_attention {name}", call, False
+    for ratio, cache_type in product((0, 128, 4), ("f16", "bf16", "q8_0", "q4_0")):
+        ring_dtype = torch.bfloat16 if cache_type == "bf16" else torch.float16
+        ring = torch.empty(SLOTS, 143, DIM, dtype=ring_dtype)
+        layout = KvLayout(
+            kv_heads=1, head_dim=DIM, block_size=128 // (ratio or 128), k_type=cache_type
+        )
+        kinds: dict[str, Any] = {**facts, "ratio": ratio, "cache_type": cache_type}
+        cache = layout.allocate(8).k.squeeze(2)
+        name = f"{cache_type} ratio {ratio}"
+        if ratio == 4:
+            rows = (q, torch.empty(ROWS, 512), batch, ring, cache, sinks, q)
+            call = partial(sparse_attention, *rows, top_k=512, **kinds)
+            yield f"sparse_attention {name}", call, cache_type == "f16"
+        elif ratio or cache_type in ("f16", "bf16"):
+            call = partial(window_attention, q, batch, ring, cache, sinks, q, **kinds)
+            yield f"window_attention {name}", call, False
     index: dict[str, Any] = {"heads": 64, "head_dim": 128, "ratio": 4, "cache_type": "f16"}
     keys, picks = torch.empty(8, 32, 128, dtype=torch.float16), torch.empty(ROWS, 128)
     scored, gates = torch.empty(ROWS, 64, 128, dtype=dtype), torch.empty(ROWS, 64, dtype=dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from luce_kernels_rocm.jit.online_softmax import rows_taken_in
 from luce_kernels_rocm.jit.softmax_sum import attended, with_sink
 
 
@@ -141,7 +142,6 @@ def attend_part(
     BD: tl.constexpr,
     ROWS: tl.constexpr,
     PIECES: tl.constexpr,
-    RELOAD: tl.constexpr,
     KEYS: tl.constexpr,
     INDEX: tl.constexpr,
     COMPUTE: tl.constexpr,
@@ -161,37 +161,42 @@ def attend_part(
     queries, row, heads, inside, position = _queries(
         q, positions, first, stop, head, q_stride, ROWS, GROUP, BGROUP, D
     )
-    sums, best, total = attended(
-        queries,
-        inside,
-        position,
-        block_tables + segment * table_stride,
-        head,
-        part * PART,
-        tl.minimum(part * PART + PART - 1, newest),
-        null_block,
-        k_cache,
-        v_cache,
-        scale,
-        KV_HEADS,
-        BLOCK_SIZE,
-        K_TYPE,
-        V_TYPE,
-        SHARED,
-        D,
-        BD,
-        PIECES,
-        RELOAD,
-        KEYS,
-        INDEX,
-        COMPUTE,
-    )
-    place = ((row - first_row).to(tl.int64) * HEADS + heads) * parts + part
-    for piece in tl.static_range(PIECES):
-        d = (piece * BD + tl.arange(0, BD))[None, :]
-        tl.store(part_sums + place[:, None] * D + d, sums[piece], mask=inside[:, None] & (d < D))
-    tl.store(part_bests + place, best, mask=inside)
-    tl.store(part_totals + place, total, mask=inside)
+    M: tl.constexpr = ROWS * BGROUP
+    at = (tl.arange(0, PIECES) * BD)[:, None, None] + tl.arange(0, BD)[None, None, :]
+    kept = inside[None, :, None] & (at < D)
+    taken = tl.load(queries[None, :, None] + at, mask=kept, other=0.0).to(COMPUTE)
+    best = tl.full([M], -float("inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    sums = tl.zeros([PIECES, M, BD], tl.float32)
+    last = tl.minimum(part * PART + PART - 1, newest)
+    table = block_tables + segment * table_stride
+    for start in range(part * PART, last + 1, KEYS):
+        read = start + tl.arange(0, PIECES * KEYS) % KEYS
+        block = tl.load(table + read // BLOCK_SIZE, mask=read <= last, other=null_block)
+        place = (block.to(INDEX) * BLOCK_SIZE + read % BLOCK_SIZE) * KV_HEADS + head
+        key = start + tl.arange(0, KEYS)
+        known = tl.load(table + key // BLOCK_SIZE, mask=key <= last, other=null_block) != null_block
+        sums, best, total = rows_taken_in(
+            taken,
+            k_cache,
+            v_cache,
+            place,
+            block != null_block,
+            known[None, :] & (key[None, :] <= position[:, None]),
+            scale,
+            sums,
+            best,
+            total,
+            K_TYPE,
+            V_TYPE,
+            SHARED,
+            D,
+            COMPUTE,
+        )
+    result = ((row - first_row).to(tl.int64) * HEADS + heads) * parts + part
+    tl.store(part_sums + (result * D)[None, :, None] + at, sums, mask=kept)
+    tl.store(part_bests + result, best, mask=inside)
+    tl.store(part_totals + result, total, mask=inside)
 
 
 @triton.jit

@@ -17,8 +17,8 @@ def cache_tile(
     BD: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """[KEYS, BD] values of piece number `piece` of the heads' rows `row` [KEYS] of a cache; 0 where
-    `inside` [KEYS] is false or past D."""
+    """[KEYS, BD] values of piece number `piece`, one or [KEYS, 1], of the heads' rows `row` [KEYS]
+    of a cache; 0 where `inside` [KEYS] is false or past D."""
     KEYS: tl.constexpr = row.shape[0]
     if TYPE == "q8_0":
         group = piece * (BD // 32) + tl.arange(0, BD // 32)[None, :]

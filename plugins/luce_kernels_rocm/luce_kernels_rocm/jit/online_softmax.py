@@ -1,4 +1,4 @@
-"""One step of attention by online softmax in base 2, for keys and values in registers."""
+"""One step of attention by online softmax in base 2."""
 
 from __future__ import annotations
 
@@ -6,74 +6,62 @@ import triton
 import triton.language as tl
 
 from luce_kernels_rocm.jit.cache_rows import cache_tile
-from luce_kernels_rocm.jit.softmax_sum import LOG2_E
+from luce_kernels_rocm.jit.softmax_sum import weighed
+
+
+@triton.jit
+def _weighed_pieces(q, keys, seen, scale, best, total):
+    """`weighed` of keys [PIECES, KEYS, BD], whose pieces' scores are summed."""
+    scores = tl.sum(tl.dot(q, tl.permute(keys, (0, 2, 1)), input_precision="ieee"), 0)
+    return weighed(scores, seen, scale, best, total)
+
+
+@triton.jit
+def _summed_pieces(weights, kept, values, sums):
+    """Sums [PIECES, M, BD] with values [PIECES, KEYS, BD], by what `weighed` gives."""
+    shares = weights.to(values.dtype)[None, :, :]
+    shares = tl.broadcast_to(shares, [values.shape[0], weights.shape[0], weights.shape[1]])
+    return tl.dot(shares, values, sums * kept[None, :, None], input_precision="ieee")
 
 
 @triton.jit
 def taken_in(q, keys, values, seen, scale, sums, best, total):
-    """(sums [M, BD], best [M], total [M]) with keys and values [KEYS, BD] taken in as far as `seen`
-    [M or 1, KEYS]. Sums and total are relative to 2^best, which is -inf before the first key."""
-    scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * (scale * LOG2_E)
-    scores = tl.where(seen, scores, -float("inf"))
-    now = tl.maximum(best, tl.max(scores, 1))
-    # Without keys so far there is nothing to rescale, and -inf - -inf is no number.
-    base = tl.where(now == -float("inf"), 0.0, now)
-    weights = tl.exp2(scores - base[:, None])
-    kept = tl.exp2(best - base)
-    total = total * kept + tl.sum(weights, 1)
-    sums = tl.dot(weights.to(q.dtype), values, sums * kept[:, None], input_precision="ieee")
-    return sums, now, total
+    """(sums [PIECES, M, BD], best [M], total [M]) with keys and values [PIECES, KEYS, BD] taken in
+    as far as `seen` [M or 1, KEYS]. Waves work on pieces of a head side by side. Sums and total are
+    relative to 2^best, which is -inf before the first key."""
+    weights, kept, best, total = _weighed_pieces(q, keys, seen, scale, best, total)
+    return _summed_pieces(weights, kept, values, sums), best, total
 
 
 @triton.jit
-def entries_taken_in(
+def rows_taken_in(
     q,
-    queries,
-    inside,
-    start,
-    cache,
+    k_cache,
+    v_cache,
     place,
-    is_seen,
+    is_read,
+    seen,
     scale,
     sums,
     best,
     total,
-    TYPE: tl.constexpr,
+    K_TYPE: tl.constexpr,
+    V_TYPE: tl.constexpr,
+    SHARED: tl.constexpr,
     D: tl.constexpr,
-    BD: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """`taken_in` of rows `place` [KEYS] of a cache, which are keys and values, as far as `is_seen`.
-
-    `sums` is a tuple of pieces [M, BD] of a row. With one piece `q` [M, BD] may be the queries;
-    where it is None they are read piece by piece from the pointers `queries` [M], where `inside`.
-    """
-    M: tl.constexpr = queries.shape[0]
-    KEYS: tl.constexpr = place.shape[0]
-    scores = tl.zeros([M, KEYS], tl.float32)
-    keys = sums[:0]
-    for piece in tl.static_range(len(sums)):
-        if q is None:
-            at = piece * BD + tl.arange(0, BD)
-            there = inside[:, None] & (at < D)[None, :]
-            # `start` is never below 0, which the compiler cannot know: it would move the load out
-            # of the loop.
-            source = (queries + tl.minimum(start, 0))[:, None] + at[None, :]
-            taken = tl.load(source, mask=there, other=0.0).to(COMPUTE)
-        else:
-            taken = q
-        tile = cache_tile(cache, place, is_seen, piece, TYPE, D, BD, COMPUTE)
-        scores = tl.dot(taken, tl.trans(tile), scores, input_precision="ieee")
-        keys = keys + (tile,)  # noqa: RUF005
-    scores = tl.where(is_seen[None, :], scores * (scale * LOG2_E), -float("inf"))
-    now = tl.maximum(best, tl.max(scores, 1))
-    base = tl.where(now == -float("inf"), 0.0, now)
-    weights = tl.exp2(scores - base[:, None])
-    kept = tl.exp2(best - base)
-    total = total * kept + tl.sum(weights, 1)
-    shares = weights.to(COMPUTE)
-    added = sums[:0]
-    for piece in tl.static_range(len(sums)):
-        result = tl.dot(shares, keys[piece], sums[piece] * kept[:, None], input_precision="ieee")
-        added = added + (result,)  # noqa: RUF005
-    return added, now, total
+    """`taken_in` of rows of caches; SHARED takes keys as values. `place` [PIECES * KEYS] are the
+    rows, once for each piece, and `is_read` says which of them are read."""
+    PIECES: tl.constexpr = q.shape[0]
+    BD: tl.constexpr = q.shape[2]
+    KEYS: tl.constexpr = seen.shape[1]
+    piece = (tl.arange(0, PIECES * KEYS) // KEYS)[:, None]
+    keys = cache_tile(k_cache, place, is_read, piece, K_TYPE, D, BD, COMPUTE)
+    keys = tl.reshape(keys, [PIECES, KEYS, BD])
+    weights, kept, best, total = _weighed_pieces(q, keys, seen, scale, best, total)
+    values = keys
+    if not SHARED:
+        values = cache_tile(v_cache, place, is_read, piece, V_TYPE, D, BD, COMPUTE)
+        values = tl.reshape(values, [PIECES, KEYS, BD])
+    return _summed_pieces(weights, kept, values, sums), best, total

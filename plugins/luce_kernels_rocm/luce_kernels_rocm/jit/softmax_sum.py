@@ -11,6 +11,20 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def weighed(scores, seen, scale, best, total):
+    """(weights [M, KEYS], kept [M], best [M], total [M]): what values of further keys and, before
+    them, sums so far are to be multiplied by, and best and total with the keys taken in as far as
+    `seen` [M or 1, KEYS]. All are relative to 2^best, which is -inf before the first key."""
+    scores = tl.where(seen, scores * (scale * LOG2_E), -float("inf"))
+    now = tl.maximum(best, tl.max(scores, 1))
+    # A query without keys so far has nothing to rescale, and -inf - -inf is no number.
+    base = tl.where(now == -float("inf"), 0.0, now)
+    weights = tl.exp2(scores - base[:, None])
+    kept = tl.exp2(best - base)
+    return weights, kept, now, total * kept + tl.sum(weights, 1)
+
+
+@triton.jit
 def attended(
     queries,
     is_query,
@@ -72,15 +86,8 @@ def attended(
             scores = tl.dot(q, tl.trans(tile), scores, input_precision="ieee")
             if SHARED:
                 keys = keys + (tile,)  # noqa: RUF005
-        scores = scores * (scale * LOG2_E)
         seen = inside[None, :] & (key[None, :] <= position[:, None])
-        scores = tl.where(seen, scores, -float("inf"))
-        now = tl.maximum(best, tl.max(scores, 1))
-        # A query without keys so far has nothing to rescale, and -inf - -inf is no number.
-        base = tl.where(now == -float("inf"), 0.0, now)
-        weights = tl.exp2(scores - base[:, None])
-        kept = tl.exp2(best - base)
-        total = total * kept + tl.sum(weights, 1)
+        weights, kept, best, total = weighed(scores, seen, scale, best, total)
         shares = weights.to(COMPUTE)
         added = sums[:0]
         for piece in tl.static_range(PIECES):
@@ -92,7 +99,6 @@ def attended(
                 result = tl.dot(shares, tile, scaled, input_precision="ieee")
             added = added + (result,)  # noqa: RUF005
         sums = added
-        best = now
     return sums, best, total
 
 

@@ -13,10 +13,10 @@ import triton.language as tl
 from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
-from luce_kernels_rocm.configs import DRAFT_TILE, RING_KEYS, ring_warps
-from luce_kernels_rocm.jit.cache_rows import cache_tile
+from luce_kernels_rocm.arch import Arch, arch_of
+from luce_kernels_rocm.configs import DRAFT_KEYS, DRAFT_TILE, all_registers, wave_pieces
 from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
-from luce_kernels_rocm.jit.online_softmax import taken_in
+from luce_kernels_rocm.jit.online_softmax import rows_taken_in, taken_in
 from luce_kernels_rocm.launch import Launch
 from luce_kernels_rocm.ops.window_attention import RING_TYPES
 
@@ -59,8 +59,8 @@ def _draft_attention(
     D: tl.constexpr,
     BD: tl.constexpr,
     ROWS: tl.constexpr,
+    PIECES: tl.constexpr,
     KEYS: tl.constexpr,
-    OWN: tl.constexpr,
     RING_TYPE: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -79,36 +79,47 @@ def _draft_attention(
     inside = (row < stop) & (number % BGROUP < GROUP)
     head = kv_head * GROUP + number % BGROUP
     position = tl.load(positions + row, mask=inside, other=-1)
-    d = tl.arange(0, BD)
-    kept = inside[:, None] & (d < D)[None, :]
-    source = q + row.to(tl.int64)[:, None] * q_stride + head[:, None] * D + d[None, :]
-    queries = tl.load(source, mask=kept, other=0.0).to(COMPUTE)
+    at = (tl.arange(0, PIECES) * BD)[:, None, None] + tl.arange(0, BD)[None, None, :]
+    kept = inside[None, :, None] & (at < D)
+    source = (row.to(tl.int64) * q_stride + head * D)[None, :, None] + at
+    queries = tl.load(q + source, mask=kept, other=0.0).to(COMPUTE)
     best = tl.full([ROWS * BGROUP], -float("inf"), tl.float32)
     total = tl.zeros([ROWS * BGROUP], tl.float32)
-    sums = tl.zeros([ROWS * BGROUP, BD], tl.float32)
+    sums = tl.zeros([PIECES, ROWS * BGROUP, BD], tl.float32)
     oldest = tl.maximum(0, past - REACH)
-    for begin in range(0, past - oldest, KEYS):
-        key = oldest + begin + tl.arange(0, KEYS)
-        exists = key < past
-        place = (slot * RING + key % RING) * KV_HEADS + kv_head
-        keys = cache_tile(k_ring, place, exists, 0, RING_TYPE, D, BD, COMPUTE)
-        values = cache_tile(v_ring, place, exists, 0, RING_TYPE, D, BD, COMPUTE)
-        seen = _visible(position, key, exists, WINDOW, CAUSAL)
-        sums, best, total = taken_in(queries, keys, values, seen, scale, sums, best, total)
-    for begin in range(0, stop - start, OWN):
-        own = start + begin + tl.arange(0, OWN)
+    for begin in range(oldest, past, KEYS):
+        key = begin + tl.arange(0, KEYS)
+        read = begin + tl.arange(0, PIECES * KEYS) % KEYS
+        sums, best, total = rows_taken_in(
+            queries,
+            k_ring,
+            v_ring,
+            (slot * RING + read % RING) * KV_HEADS + kv_head,
+            read < past,
+            _visible(position, key, key < past, WINDOW, CAUSAL),
+            scale,
+            sums,
+            best,
+            total,
+            RING_TYPE,
+            RING_TYPE,
+            False,
+            D,
+            COMPUTE,
+        )
+    for begin in range(start, stop, KEYS):
+        own = begin + tl.arange(0, KEYS)
         exists = own < stop
         key = tl.load(positions + own, mask=exists, other=0)
-        at = kv_head * D + d[None, :]
-        loaded = exists[:, None] & (d < D)[None, :]
-        far = own.to(tl.int64)[:, None]
-        keys = tl.load(k + far * k_stride + at, mask=loaded, other=0.0).to(COMPUTE)
-        values = tl.load(v + far * v_stride + at, mask=loaded, other=0.0).to(COMPUTE)
+        loaded = exists[None, :, None] & (at < D)
+        far = own.to(tl.int64)[None, :, None]
+        keys = tl.load(k + far * k_stride + kv_head * D + at, mask=loaded, other=0.0).to(COMPUTE)
+        values = tl.load(v + far * v_stride + kv_head * D + at, mask=loaded, other=0.0).to(COMPUTE)
         seen = _visible(position, key, exists, WINDOW, CAUSAL)
         sums, best, total = taken_in(queries, keys, values, seen, scale, sums, best, total)
-    result = sums / tl.where(total == 0.0, 1.0, total)[:, None]
-    target = out + (row.to(tl.int64) * HEADS + head)[:, None] * D + d[None, :]
-    tl.store(target, result.to(out.dtype.element_ty), mask=kept)
+    result = sums / tl.where(total == 0.0, 1.0, total)[None, :, None]
+    target = ((row.to(tl.int64) * HEADS + head) * D)[None, :, None] + at
+    tl.store(out + target, result.to(out.dtype.element_ty), mask=kept)
 
 
 def draft_attention(
@@ -128,7 +139,15 @@ def draft_attention(
     causal: bool,
 ) -> None:
     rows, launch = _launch(
-        heads, kv_heads, head_dim, window, causal, k_ring.shape[1], k_ring.dtype, q.dtype
+        arch_of(q.device),
+        heads,
+        kv_heads,
+        head_dim,
+        window,
+        causal,
+        k_ring.shape[1],
+        k_ring.dtype,
+        q.dtype,
     )
     grid = (triton.cdiv(batch.max_query, rows), batch.segments, kv_heads)
     where = (batch.positions, batch.cu_seqlens, batch.slot_ids, batch.context_lens)
@@ -138,6 +157,7 @@ def draft_attention(
 
 @cache
 def _launch(
+    arch: Arch,
     heads: int,
     kv_heads: int,
     head_dim: int,
@@ -150,9 +170,10 @@ def _launch(
     group = triton.next_power_of_2(heads // kv_heads)
     block = triton.next_power_of_2(head_dim)
     rows = max(1, DRAFT_TILE // group)
+    pieces = wave_pieces(head_dim)
     launch = Launch(
         _draft_attention,
-        warps=ring_warps(block),
+        warps=pieces,
         RING=ring,
         REACH=min(ring, window - 1) if window else ring,
         WINDOW=window,
@@ -161,11 +182,12 @@ def _launch(
         KV_HEADS=kv_heads,
         BGROUP=group,
         D=head_dim,
-        BD=block,
+        BD=block // pieces,
         ROWS=rows,
-        KEYS=RING_KEYS,
-        OWN=RING_KEYS,
+        PIECES=pieces,
+        KEYS=DRAFT_KEYS,
         RING_TYPE=RING_TYPES[ring_dtype],
         COMPUTE=TRITON_DTYPES[dtype],
+        **all_registers(arch, pieces),
     )
     return rows, launch

@@ -25,6 +25,7 @@ from luce_kernels_rocm.configs import (
     ATTENTION_PART,
     MERGED_PARTS,
     AttentionConfig,
+    all_registers,
     decode_attention_config,
     prefill_attention_config,
 )
@@ -158,18 +159,17 @@ def _kernels(
             ROWS=config.rows,
             KEYS=config.keys,
             PIECES=config.pieces,
-            RELOAD=config.reload,
             BD=block // config.pieces,
             **facts,
             **more,
         )
 
     prefill = prefill_attention_config(arch, group, head_dim, (k_type, v_type))
-    part = decode_attention_config(arch, group, head_dim, (k_type, v_type))
+    part = decode_attention_config(arch, group, head_dim)
     return _Kernels(
-        launch(attend_prefill, prefill),
+        launch(attend_prefill, prefill, RELOAD=prefill.reload),
         prefill.rows,
-        launch(attend_part, part, PART=ATTENTION_PART),
+        launch(attend_part, part, PART=ATTENTION_PART, **all_registers(arch, part.warps)),
         part.rows,
         Launch(
             attend_merge,

@@ -15,10 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from luce_core.batch.packed import PackedBatch
-from luce_kernels_rocm.arch import Arch, arch_of
-from luce_kernels_rocm.configs import RING_KEYS, WINDOW_HEADS, ring_config
+from luce_kernels_rocm.configs import WINDOW_HEADS, wave_keys, wave_pieces
 from luce_kernels_rocm.jit.dtypes import TRITON_DTYPES
-from luce_kernels_rocm.jit.online_softmax import entries_taken_in
+from luce_kernels_rocm.jit.online_softmax import rows_taken_in
 from luce_kernels_rocm.jit.segments import segment_of
 from luce_kernels_rocm.jit.softmax_sum import with_sink
 from luce_kernels_rocm.launch import Launch
@@ -63,35 +62,33 @@ def _attend(
     segment = segment_of(cu_seqlens, segments, row)
     slot = tl.load(slot_ids + segment).to(tl.int64)
     position = tl.load(positions + row)
-    d = tl.arange(0, BD)
-    queries = q + row.to(tl.int64) * q_stride + head * D
-    taken = None
-    if PIECES == 1:
-        kept = inside[:, None] & (d < D)[None, :]
-        taken = tl.load(queries[:, None] + d[None, :], mask=kept, other=0.0).to(COMPUTE)
+    at = (tl.arange(0, PIECES) * BD)[:, None, None] + tl.arange(0, BD)[None, None, :]
+    kept = inside[None, :, None] & (at < D)
+    queries = q + row.to(tl.int64) * q_stride + (head * D)[None, :, None] + at
+    taken = tl.load(queries, mask=kept, other=0.0).to(COMPUTE)
     best = tl.full([M], -float("inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
-    sums = (tl.zeros([M, BD], tl.float32),) * PIECES
+    sums = tl.zeros([PIECES, M, BD], tl.float32)
+    key = tl.arange(0, KEYS)
+    read = tl.arange(0, PIECES * KEYS) % KEYS
     oldest = tl.maximum(0, position - WINDOW + 1)
-    for start in range(0, position + 1 - oldest, KEYS):
-        seen = oldest + start + tl.arange(0, KEYS)
-        is_seen = seen <= position
-        place = slot * RING + seen % RING
-        sums, best, total = entries_taken_in(
+    for start in range(oldest, position + 1, KEYS):
+        place = slot * RING + (start + read) % RING
+        sums, best, total = rows_taken_in(
             taken,
-            queries,
-            inside,
-            start,
+            ring,
             ring,
             place,
-            is_seen,
+            start + read <= position,
+            (start + key <= position)[None, :],
             scale,
             sums,
             best,
             total,
             RING_TYPE,
+            RING_TYPE,
+            True,
             D,
-            BD,
             COMPUTE,
         )
     if RATIO > 0:
@@ -101,38 +98,33 @@ def _attend(
         if picks is not None:
             count = tl.minimum(count, TOP_K)
         for start in range(0, count, KEYS):
-            number = start + tl.arange(0, KEYS)
-            is_seen = number < count
-            entry = number
+            is_read = start + read < count
+            entry = start + read
             if picks is not None:
-                chosen = picks + row.to(tl.int64) * picks_stride + number
-                entry = tl.load(chosen, mask=is_seen, other=0.0).to(tl.int32)
-            block = tl.load(table + entry // PER_BLOCK, mask=is_seen, other=0).to(tl.int64)
-            place = block * PER_BLOCK + entry % PER_BLOCK
-            sums, best, total = entries_taken_in(
+                chosen = picks + row.to(tl.int64) * picks_stride + entry
+                entry = tl.load(chosen, mask=is_read, other=0.0).to(tl.int32)
+            block = tl.load(table + entry // PER_BLOCK, mask=is_read, other=0).to(tl.int64)
+            sums, best, total = rows_taken_in(
                 taken,
-                queries,
-                inside,
-                start,
                 cache,
-                place,
-                is_seen,
+                cache,
+                block * PER_BLOCK + entry % PER_BLOCK,
+                is_read,
+                (start + key < count)[None, :],
                 scale,
                 sums,
                 best,
                 total,
                 CACHE_TYPE,
+                CACHE_TYPE,
+                True,
                 D,
-                BD,
                 COMPUTE,
             )
     shrunk, total = with_sink(best, total, sinks, head, inside)
-    factor = (shrunk / tl.where(total == 0.0, 1.0, total))[:, None]
-    target = out + (row.to(tl.int64) * HEADS + head)[:, None] * D
-    for piece in tl.static_range(PIECES):
-        at = (piece * BD + d)[None, :]
-        result = (sums[piece] * factor).to(out.dtype.element_ty)
-        tl.store(target + at, result, mask=inside[:, None] & (at < D))
+    factor = shrunk / tl.where(total == 0.0, 1.0, total)
+    target = out + ((row.to(tl.int64) * HEADS + head) * D)[None, :, None] + at
+    tl.store(target, (sums * factor[None, :, None]).to(out.dtype.element_ty), mask=kept)
 
 
 def window_attention(
@@ -152,7 +144,6 @@ def window_attention(
     picks: Tensor | None = None,  # [T, top_k] float32
 ) -> None:
     launch = _launch(
-        arch_of(q.device),
         heads,
         head_dim,
         window,
@@ -183,7 +174,6 @@ def window_attention(
 
 @cache
 def _launch(
-    arch: Arch,
     heads: int,
     head_dim: int,
     window: int,
@@ -195,20 +185,20 @@ def _launch(
     dtype: torch.dtype,
 ) -> Launch:
     block = triton.next_power_of_2(head_dim)
-    config = ring_config(arch, block, cache_type)
+    pieces = wave_pieces(head_dim)
     return Launch(
         _attend,
-        warps=config.warps,
+        warps=pieces,
         RING=ring,
         WINDOW=window,
         RATIO=ratio,
         TOP_K=top_k,
         HEADS=heads,
         D=head_dim,
-        BD=block // config.pieces,
-        PIECES=config.pieces,
+        BD=block // pieces,
+        PIECES=pieces,
         M=WINDOW_HEADS,
-        KEYS=RING_KEYS,
+        KEYS=wave_keys(head_dim),
         RING_TYPE=RING_TYPES[ring_dtype],
         CACHE_TYPE=cache_type,
         COMPUTE=TRITON_DTYPES[dtype],

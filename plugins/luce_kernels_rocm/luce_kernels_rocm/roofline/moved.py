@@ -117,7 +117,7 @@ def attention(arch: Arch, layout: KvLayout, heads: int, step: Step) -> Moved:
         tables = step.segments * kv_heads * keys * INDEX
         read = step.segments * keys * layout.bytes_per_token + tables
         return Moved(step.segments * tiles * kv_heads, values + read)
-    tiles = cut(step.rows, decode_attention_config(arch, group, head_dim, types).rows)
+    tiles = cut(step.rows, decode_attention_config(arch, group, head_dim).rows)
     length = step.context + step.rows
     parts = cut(length, ATTENTION_PART)
     read = step.segments * tiles * length * (layout.bytes_per_token + kv_heads * INDEX)

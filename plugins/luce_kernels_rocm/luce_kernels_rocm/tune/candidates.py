@@ -60,9 +60,10 @@ def tiled_candidates(arch: Arch, qtype: str, n: int, k: int) -> Candidates:
 def attention_candidates(arch: Arch, kernel: str, group: int, head_dim: int) -> Candidates:
     """`kernel` is decode_attention or prefill_attention; `group` a power of two."""
     is_decode = kernel == "decode_attention"
-    usual = (decode_attention_config if is_decode else prefill_attention_config)(
-        arch, group, head_dim, SERVED_CACHE
-    )
+    if is_decode:
+        usual = decode_attention_config(arch, group, head_dim)
+    else:
+        usual = prefill_attention_config(arch, group, head_dim, SERVED_CACHE)
     first = Tile(rows=usual.rows, columns=1, depth=usual.keys, warps=usual.warps)
     tiles_of_rows = (16,) if is_decode else (32, 64, 128)
     tried = (
