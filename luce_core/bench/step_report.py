@@ -65,7 +65,7 @@ class StepReport:
 
 
 def report_lines(report: StepReport) -> list[str]:
-    lines = [f"{report.model}: {report.engine} on {report.device}, {report.threads} threads"]
+    lines = [f"{report.model}: {report.engine} on {report.device}, torch threads: {report.threads}"]
     lines += [f"steps: {mode}" for mode in report.modes]
     lines.append(f"times of ops: {report.ops_from}")
     if report.bandwidth:
