@@ -25,6 +25,7 @@ from luce_kernels_rocm.ops.rope import rope
 from luce_kernels_rocm.roofline import delta_rule, least, moved, sampler_ops
 from luce_kernels_rocm.roofline.build import roofline
 from luce_kernels_rocm.roofline.shapes import DeltaShape, Step
+from luce_kernels_rocm.testing import HALF, empty, nbytes
 
 from luce_core.errors import ConfigError
 from luce_core.ops.cases import CaseMaker, Segment
@@ -33,15 +34,6 @@ from luce_core.ops.kv_layout import KvLayout
 from luce_core.roofline_table import roofline_json, roofline_tables
 
 LAYOUT = KvLayout(kv_heads=2, head_dim=64, block_size=16)
-HALF = torch.float16
-
-
-def empty(*shape: int) -> torch.Tensor:
-    return torch.empty(*shape, dtype=HALF)
-
-
-def nbytes(*tensors: torch.Tensor) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 9, 200])

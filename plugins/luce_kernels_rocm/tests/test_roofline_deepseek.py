@@ -28,40 +28,18 @@ from luce_kernels_rocm.roofline.build import roofline
 from luce_kernels_rocm.roofline.models import MODELS
 from luce_kernels_rocm.roofline.moved import Cost
 from luce_kernels_rocm.roofline.shapes import Compression, ExpertProduct, Step
+from luce_kernels_rocm.testing import batch_of, check_cost, empty, nbytes
 
-from luce_core.batch.packed import PackedBatch
-from luce_core.ops.cases import CaseMaker, Segment
 from luce_core.ops.kv_layout import KvLayout
 from luce_core.weights.quant_types import QUANT_TYPES
 
 LAYOUT = KvLayout(kv_heads=1, head_dim=32, block_size=128)
-HALF = torch.float16
 STEPS = [
     Step("", 3, 1, 4096, False),
     Step("", 2, 4, 4094, False),
     Step("", 1, 200, 0, True),
     Step("", 2, 70, 2101, True),
 ]
-
-
-def empty(*shape: int) -> torch.Tensor:
-    return torch.empty(*shape, dtype=HALF)
-
-
-def nbytes(*tensors: torch.Tensor) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def batch_of(step: Step) -> PackedBatch:
-    segment = Segment(step.context, step.rows, step.prefill)
-    return CaseMaker("cpu", HALF).batch([segment] * step.segments, LAYOUT).batch
-
-
-def check(cost: Cost, programs: list[int]) -> None:
-    """Of the calls since the last check."""
-    assert sum(programs) == cost.moved.programs
-    assert cost.moved.nbytes >= cost.least.read_bytes
-    programs.clear()
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -75,7 +53,7 @@ def test_experts_have_the_programs_that_are_counted(
     facts: dict[str, Any] = {"experts": 20, "top_k": 3, "n": 1000, "k": 512}
     moe_matmul(x, route, blocks, out, qtype="Q8_0", **facts)
     cost = expert_ops.moe_matmul(INTERPRETER, product, rows)
-    check(cost, programs)
+    check_cost(cost, programs)
     asked = blocks[: 3 if rows == 1 else 20]
     assert cost.least.read_bytes == nbytes(x, route[:, 0], asked, out)
     assert cost.least.float_operations == rows * 3 * 2 * 1000 * 512
@@ -87,27 +65,27 @@ def test_routes_and_sums_have_the_programs_that_are_counted(programs: list[int])
     scale: dict[str, Any] = {"experts": 20, "top_k": 3, "scale": 1.5}
     moe_route(logits, bias, route, scoring="sqrt_softplus", **scale)
     cost = expert_ops.moe_route(5, 20, 3)
-    check(cost, programs)
+    check_cost(cost, programs)
     assert cost.least.read_bytes == nbytes(logits, bias, route)
-    batch, table = batch_of(step), torch.empty(100, 3)
+    batch, table = batch_of(step, LAYOUT), torch.empty(100, 3)
     moe_route_by_token(logits, batch, table, route, **scale)
     cost = expert_ops.moe_route_by_token(5, 3)
-    check(cost, programs)
+    check_cost(cost, programs)
     assert cost.least.read_bytes == nbytes(batch.token_ids, table[:5], logits[:, :3], route)
     x, out = empty(5, 3, 3000), empty(5, 3000)
     moe_sum(x, route, out)
     cost = expert_ops.moe_sum(5, 3, 3000)
-    check(cost, programs)
+    check_cost(cost, programs)
     assert cost.least.read_bytes == nbytes(x, route[:, 1], out)
     group_route(batch, torch.empty(5, 2, 8), groups=8)
-    check(expert_ops.group_route(5, 8), programs)
+    check_cost(expert_ops.group_route(5, 8), programs)
 
 
 def test_streams_have_the_programs_that_are_counted(programs: list[int]) -> None:
     rows, part = torch.empty(5, 4, 3000), empty(5, 3000)
     hyper_begin(part, rows, streams=4)
     cost = stream_ops.hyper_begin(5, 4, 3000)
-    check(cost, programs)
+    check_cost(cost, programs)
     assert cost.least.read_bytes == nbytes(part, rows)
     for head, mixes, scales in ((False, 24, 3), (True, 4, 1)):
         fn, base, scale = torch.empty(mixes, 12000), torch.empty(mixes), torch.empty(scales)
@@ -115,16 +93,16 @@ def test_streams_have_the_programs_that_are_counted(programs: list[int]) -> None
         facts: dict[str, Any] = {"eps": 1e-6, "hc_eps": 1e-6, "iterations": 20}
         hyper_mix(rows, fn, base, scale, mix, streams=4, head=head, **facts)
         cost = stream_ops.hyper_mix(5, 4, 3000, head=head)
-        check(cost, programs)
+        check_cost(cost, programs)
         assert cost.least.read_bytes == nbytes(rows, fn, base, scale, mix)
     mix = torch.empty(5, 24)
     hyper_merge(rows, mix, part, streams=4)
     cost = stream_ops.hyper_merge(5, 4, 3000)
-    check(cost, programs)
+    check_cost(cost, programs)
     assert cost.least.read_bytes == nbytes(rows, mix[:, :4], part)
     hyper_spread(rows, mix, part, rows, streams=4)
     cost = stream_ops.hyper_spread(5, 4, 3000)
-    check(cost, programs)
+    check_cost(cost, programs)
     assert cost.least.read_bytes == nbytes(rows, rows, mix[:, 4:], part)
 
 
@@ -141,9 +119,9 @@ def test_attention_over_a_window_has_the_programs_that_are_counted(
     picks = torch.empty(rows, top_k) if top_k else None
     facts |= {"ratio": ratio, "scale": 1.0, "picks": picks}
     cache = empty(9, 128 // (ratio or 128), 512)
-    window_attention(q, batch_of(step), ring, cache, sinks, empty(rows, 64, 512), **facts)
+    window_attention(q, batch_of(step, LAYOUT), ring, cache, sinks, empty(rows, 64, 512), **facts)
     cost = latent_ops.window_attention(shape, ratio, top_k, step)
-    check(cost, programs)
+    check_cost(cost, programs)
     tokens = range(step.context + step.rows)
     pairs = 0
     for position in tokens[step.context :]:
@@ -160,9 +138,9 @@ def test_the_indexer_has_the_programs_that_are_counted(programs: list[int], step
     q, weights, cache = empty(rows, 64, 128), torch.empty(rows, 64), empty(9, 32, 128)
     facts: dict[str, Any] = {"heads": 64, "head_dim": 128, "ratio": 4, "top_k": 512}
     out = torch.empty(rows, 512)
-    index_topk(q, weights, batch_of(step), cache, out, cache_type="f16", **facts)
+    index_topk(q, weights, batch_of(step, LAYOUT), cache, out, cache_type="f16", **facts)
     cost = latent_ops.index_topk(64, 128, 4, 512, step)
-    check(cost, programs)
+    check_cost(cost, programs)
     if step.rows == 1:  # 1024 entries of each segment
         positions = nbytes(torch.empty(rows, dtype=torch.int32))
         seen = rows * 1024 * nbytes(cache[0, 0])
@@ -179,9 +157,11 @@ def test_compressors_have_the_programs_that_are_counted(
     cache, norm = empty(9, 128 // ratio, 32), torch.empty(32)
     facts: dict[str, Any] = {"ratio": ratio, "head_dim": 32, "overlap": series == 2, "eps": 1e-6}
     facts |= {"cache_type": "f16", "inv_freq": torch.empty(8), "attention_factor": 1.0}
-    compress_kv(values, values, batch_of(step), pool, cache, ape, norm, rotary_dim=16, **facts)
+    compress_kv(
+        values, values, batch_of(step, LAYOUT), pool, cache, ape, norm, rotary_dim=16, **facts
+    )
     cost = latent_ops.compress_kv(Compression("", 1, ratio, series, 32), 16, step)
-    check(cost, programs)
+    check_cost(cost, programs)
     if step.rows == 1:  # the first of a window: the pool behind the one before, if they overlap
         opened = pool[0, :1] if series == 2 else pool[0, :0]
         pools = step.segments * nbytes(opened, pool[0])
@@ -194,14 +174,14 @@ def test_compressors_have_the_programs_that_are_counted(
 
 def test_rows_of_rings_have_the_programs_that_are_counted(programs: list[int]) -> None:
     step, kv = Step("", 5, 1, 40, False), empty(5, 1500)
-    window_write(kv, batch_of(step), empty(6, 128, 1500))
+    window_write(kv, batch_of(step, LAYOUT), empty(6, 128, 1500))
     cost = latent_ops.window_write(1500, 5)
-    check(cost, programs)
+    check_cost(cost, programs)
     assert cost.least.read_bytes == 2 * nbytes(kv) + nbytes(torch.empty(5, dtype=torch.int32))
     x = empty(5, 9, 64)
     turn: dict[str, Any] = {"attention_factor": 1.0, "head_dim": 64, "rotary_dim": 32}
-    tail_rope(x, batch_of(step), empty(5, 9, 64), inv_freq=torch.empty(16), **turn)
-    check(Cost(least.rope(5, 9, 64, 32), moved.rope(5, 9, 64, 32)), programs)
+    tail_rope(x, batch_of(step, LAYOUT), empty(5, 9, 64), inv_freq=torch.empty(16), **turn)
+    check_cost(Cost(least.rope(5, 9, 64, 32), moved.rope(5, 9, 64, 32)), programs)
 
 
 def test_every_weight_of_the_model_is_read_by_a_prompt() -> None:
